@@ -1,0 +1,1 @@
+"""What the chapters need around the mathematics: claim checks, figures, explorers."""

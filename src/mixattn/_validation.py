@@ -1,0 +1,155 @@
+"""Checks shared by the public constructors and functions.
+
+Every check raises `ValueError` (never an assertion, so that ``python -O`` keeps it) with a message
+that names the argument, what was expected and what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+WEIGHT_SUM_TOLERANCE = 1e-8
+# A covariance assembled in floating point is symmetric and positive semidefinite only up to
+# rounding: both checks allow this fraction of its largest entry.
+COVARIANCE_TOLERANCE = 1e-10
+
+
+def as_array(name: str, value: Any, shape: Sequence[int | str | None]) -> FloatArray:
+    """Return `value` as a new finite float64 array of the given shape.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for messages.
+    value : array_like
+        What the caller gave.
+    shape : sequence of int, str or None
+        One entry an axis: an int is the required length, a str is the name of a free length
+        shown in messages, ``...`` as the first entry (given as None) allows any leading axes.
+
+    Returns
+    -------
+    ndarray of float64
+
+    Raises
+    ------
+    ValueError
+        If `value` is not numeric, has another shape, or has NaN or infinite entries.
+    """
+    leading = len(shape) > 0 and shape[0] is None
+    axes = shape[1:] if leading else shape
+    inner = ", ".join(str(axis) for axis in axes)
+    expected = f"(..., {inner})" if leading else f"({inner},)" if len(axes) == 1 else f"({inner})"
+    try:
+        raw = np.asarray(value)
+        if raw.dtype.kind not in "buif":
+            raise TypeError(f"dtype {raw.dtype}")
+        array = np.array(raw, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}: expected real numbers of shape {expected}, got {type(value).__name__} ({error})"
+        ) from error
+    ndim_ok = array.ndim >= len(axes) if leading else array.ndim == len(axes)
+    trailing = array.shape[array.ndim - len(axes) :] if ndim_ok else ()
+    if not ndim_ok or any(
+        isinstance(want, int) and want != have for want, have in zip(axes, trailing, strict=True)
+    ):
+        raise ValueError(f"{name}: expected shape {expected}, got {array.shape}")
+    if any(isinstance(want, str) and have == 0 for want, have in zip(axes, trailing, strict=True)):
+        raise ValueError(f"{name}: expected shape {expected} with no empty axis, got {array.shape}")
+    if not np.isfinite(array).all():
+        count = int(np.size(array) - np.isfinite(array).sum())
+        raise ValueError(
+            f"{name}: expected finite entries, got {count} NaN or infinite of {array.size}"
+        )
+    return array
+
+
+def as_scalar(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Return `value` as a finite float inside the stated bounds, or raise `ValueError`."""
+    number = float(as_array(name, value, ()))
+    bounds = []
+    if above is not None:
+        bounds.append((number > above, f"> {above:g}"))
+    if at_least is not None:
+        bounds.append((number >= at_least, f">= {at_least:g}"))
+    if below is not None:
+        bounds.append((number < below, f"< {below:g}"))
+    if not all(ok for ok, _ in bounds):
+        raise ValueError(
+            f"{name}: expected a number {' and '.join(b for _, b in bounds)}, got {number!r}"
+        )
+    return number
+
+
+def as_integer(name: str, value: Any, *, at_least: int = 0) -> int:
+    """Return `value` as an int of at least `at_least`, or raise `ValueError`."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{name}: expected an integer, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name}: expected an integer >= {at_least}, got {value}")
+    return int(value)
+
+
+def as_weights(name: str, value: Any) -> FloatArray:
+    """Return mixture weights renormalised to sum to 1: nonnegative, zero allowed."""
+    weights = as_array(name, value, ("M",))
+    if (weights < 0).any():
+        raise ValueError(
+            f"{name}: expected nonnegative weights, got a minimum of {weights.min():g}"
+        )
+    total = float(weights.sum())
+    if abs(total - 1.0) > WEIGHT_SUM_TOLERANCE:
+        raise ValueError(f"{name}: expected weights that sum to 1, got a sum of {total!r}")
+    return weights / total
+
+
+def as_covariance(name: str, value: Any, dim: int, *, definite: bool = False) -> FloatArray:
+    """Return one symmetric positive semidefinite (or definite) matrix of shape (dim, dim).
+
+    The result is exactly symmetric. A negative eigenvalue of the size of rounding is admitted, so
+    that degenerate covariances are.
+    """
+    matrix = as_array(name, value, (dim, dim))
+    scale = float(np.abs(matrix).max())
+    asymmetry = float(np.abs(matrix - matrix.T).max())
+    if asymmetry > COVARIANCE_TOLERANCE * scale:
+        raise ValueError(f"{name}: expected a symmetric matrix, got an asymmetry of {asymmetry:g}")
+    # halves first: the sum of two entries near the largest float would overflow
+    matrix = 0.5 * matrix + 0.5 * matrix.T
+    smallest = scale * float(np.linalg.eigvalsh(matrix / scale)[0]) if scale > 0 else 0.0
+    if smallest < -COVARIANCE_TOLERANCE * scale:
+        raise ValueError(
+            f"{name}: expected a positive semidefinite matrix, got an eigenvalue of {smallest:g}"
+        )
+    if definite and not smallest > 0:
+        raise ValueError(
+            f"{name}: expected a positive definite matrix, got a smallest eigenvalue of {smallest:g}"
+        )
+    return matrix
+
+
+def as_generator(rng: Any) -> np.random.Generator:
+    """Return `rng` if it is a NumPy generator; anything else is refused by name."""
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+    return rng
+
+
+def freeze(array: FloatArray) -> FloatArray:
+    """Mark an array as read-only: it is part of a frozen object."""
+    array.flags.writeable = False
+    return array
