@@ -1,0 +1,361 @@
+"""Gaussian mixtures: sampling, density, cumulant generating function and its derivatives.
+
+The population attention operator is the gradient of the cumulant generating function
+``K(t) = log E exp(t^T X)`` of the prompt's law, so everything that attention needs of a mixture is
+here: ``cgf``, its gradient ``tilted_mean``, its Hessian ``tilted_covariance`` and the softmax
+``gates`` that both share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.special
+from numpy.typing import ArrayLike, NDArray
+
+from mixattn._validation import (
+    FloatArray,
+    as_array,
+    as_covariance,
+    as_generator,
+    as_integer,
+    as_scalar,
+    as_weights,
+    freeze,
+)
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class GaussianMixture:
+    r"""The law :math:`\mu = \sum_k \pi_k \mathcal N(m_k, \Gamma_k)` on :math:`\mathbb R^d`.
+
+    Parameters
+    ----------
+    weights : array_like, shape (M,)
+        Nonnegative, zero allowed; must sum to 1 within 1e-8 and are renormalized.
+    means : array_like, shape (M, d)
+    covariances : array_like, shape (d, d) or (M, d, d)
+        Symmetric positive semidefinite, so degenerate components and point masses (zero) are
+        allowed. One matrix of shape (d, d) is shared by all components.
+
+    Attributes
+    ----------
+    weights, means : ndarray
+        As given, read-only.
+    covariances : ndarray, shape (M, d, d)
+        One matrix a component, read-only.
+    shared_covariance : bool
+        Whether all components have the same covariance.
+
+    Raises
+    ------
+    ValueError
+        If a shape, a weight or a covariance is not as above, or an entry is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mixattn import GaussianMixture
+    >>> mixture = GaussianMixture([0.5, 0.5], [[1.0, 0.0], [-1.0, 0.0]], np.eye(2))
+    >>> mixture.mean
+    array([0., 0.])
+    >>> mixture.covariance
+    array([[2., 0.],
+           [0., 1.]])
+    """
+
+    weights: FloatArray
+    means: FloatArray
+    covariances: FloatArray
+    shared_covariance: bool
+
+    def __init__(self, weights: ArrayLike, means: ArrayLike, covariances: ArrayLike) -> None:
+        pi = as_weights("weights", weights)
+        m = as_array("means", means, (len(pi), "d"))
+        gamma = _as_covariances(covariances, *m.shape)
+        set_field = object.__setattr__
+        set_field(self, "weights", freeze(pi))
+        set_field(self, "means", freeze(m))
+        set_field(self, "covariances", freeze(gamma))
+        set_field(self, "shared_covariance", bool((gamma == gamma[0]).all()))
+
+    @property
+    def dim(self) -> int:
+        """Dimension d of the space."""
+        return int(self.means.shape[1])
+
+    @property
+    def n_components(self) -> int:
+        """Number M of components, those of weight zero included."""
+        return int(self.means.shape[0])
+
+    @property
+    def mean(self) -> FloatArray:
+        r"""Mean :math:`\sum_k \pi_k m_k`, shape (d,)."""
+        return self.weights @ self.means
+
+    @property
+    def covariance(self) -> FloatArray:
+        """Covariance within plus between components, shape (d, d)."""
+        centered = self.means - self.mean
+        between: FloatArray = (centered.T * self.weights) @ centered
+        return self._mean_covariance + between
+
+    @property
+    def second_moment(self) -> FloatArray:
+        r"""Second moment :math:`E[X X^\top]`, shape (d, d)."""
+        between: FloatArray = (self.means.T * self.weights) @ self.means
+        return self._mean_covariance + between
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[FloatArray, NDArray[np.intp]]:
+        """Draw `n` independent points and the components that they came from.
+
+        Parameters
+        ----------
+        n : int
+            Number of points, at least 0.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        x : ndarray, shape (n, d)
+        labels : ndarray of int, shape (n,)
+        """
+        n = as_integer("n", n)
+        rng = as_generator(rng)
+        labels = rng.choice(self.n_components, size=n, p=self.weights)
+        noise = rng.standard_normal((n, self.dim))
+        x = np.empty((n, self.dim))
+        for k, root in enumerate(self._roots):
+            drawn = labels == k
+            x[drawn] = self.means[k] + noise[drawn] @ root.T
+        return x, labels
+
+    def log_density(self, x: ArrayLike) -> FloatArray:
+        r"""Log density :math:`\log p(x)`.
+
+        Parameters
+        ----------
+        x : array_like, shape (..., d)
+
+        Returns
+        -------
+        ndarray, shape (...)
+
+        Raises
+        ------
+        ValueError
+            If a component of positive weight has a singular covariance: there is no density.
+        """
+        log_terms, _ = self._log_weighted_densities(x)
+        return _logsumexp(log_terms)
+
+    def posterior(self, x: ArrayLike) -> FloatArray:
+        """Probability of each component given `x`, shape (..., M).
+
+        Raises `ValueError` as `log_density` does.
+        """
+        log_terms, _ = self._log_weighted_densities(x)
+        return _softmax(log_terms)
+
+    def score(self, x: ArrayLike) -> FloatArray:
+        r"""Score :math:`\nabla \log p(x)`, shape (..., d).
+
+        Raises `ValueError` as `log_density` does.
+        """
+        log_terms, residuals = self._log_weighted_densities(x)
+        score: FloatArray = -np.einsum("...k,...kd->...d", _softmax(log_terms), residuals)
+        return score
+
+    def add_noise(self, variance: float) -> GaussianMixture:
+        r"""Law of :math:`X + \varepsilon`, :math:`\varepsilon \sim \mathcal N(0, v I)`.
+
+        Parameters
+        ----------
+        variance : float
+            The variance v of each coordinate of the noise, at least 0.
+        """
+        variance = as_scalar("variance", variance, at_least=0.0)
+        noisy = self.covariances + variance * np.eye(self.dim)
+        return GaussianMixture(self.weights, self.means, noisy)
+
+    def cgf(self, t: ArrayLike) -> FloatArray:
+        r"""Cumulant generating function :math:`K(t) = \log E \exp(t^\top X)`.
+
+        .. math::
+            K(t) = \log \sum_k \pi_k \exp(m_k^\top t + \tfrac12 t^\top \Gamma_k t).
+
+        Parameters
+        ----------
+        t : array_like, shape (..., d)
+            The tilt.
+
+        Returns
+        -------
+        ndarray, shape (...)
+        """
+        t = as_array("t", t, (None, self.dim))
+        with np.errstate(over="ignore", invalid="ignore"):
+            common = t @ self.mean + 0.5 * np.sum(t * (t @ self._mean_covariance), axis=-1)
+            value = common + _logsumexp(self._relative_logits(t))
+        return _require_finite("t", value)
+
+    def gates(self, t: ArrayLike) -> FloatArray:
+        r"""Softmax gates of Proposition 2.1, shape (..., M).
+
+        .. math::
+            a_k(t) = \mathrm{softmax}_k(\log \pi_k + m_k^\top t + \tfrac12 t^\top \Gamma_k t),
+
+        the weights of the tilted law :math:`e^{t^\top x - K(t)} \mu(dx)`, itself a mixture of
+        Gaussians of means :math:`m_k + \Gamma_k t`.
+        """
+        t = as_array("t", t, (None, self.dim))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _require_finite("t", _softmax(self._relative_logits(t)))
+
+    def tilted_mean(self, t: ArrayLike) -> FloatArray:
+        r"""Mean of the tilted law, :math:`\nabla K(t) = \sum_k a_k(t) (m_k + \Gamma_k t)`.
+
+        Shape (..., d).
+        """
+        t = as_array("t", t, (None, self.dim))
+        flat = t.reshape(-1, self.dim)
+        mean = np.empty_like(flat)
+        for start in range(0, len(flat), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            mean[block] = self._tilted_mean(flat[block])
+        return mean.reshape(t.shape)
+
+    def tilted_covariance(self, t: ArrayLike) -> FloatArray:
+        r"""Covariance of the tilted law, :math:`\nabla^2 K(t)`, shape (..., d, d).
+
+        The mean of the component covariances plus the covariance of the component means
+        :math:`m_k + \Gamma_k t`, both under the gates.
+        """
+        t = as_array("t", t, (None, self.dim))
+        gates = self.gates(t)
+        centers = self.means + np.einsum("kij,...j->...ki", self.covariances, t)
+        centers -= np.einsum("...k,...ki->...i", gates, centers)[..., None, :]
+        within = np.einsum("...k,kij->...ij", gates, self.covariances)
+        between = np.einsum("...k,...ki,...kj->...ij", gates, centers, centers)
+        return _require_finite("t", within + between)
+
+    @cached_property
+    def _mean_covariance(self) -> FloatArray:
+        if self.shared_covariance:
+            return self.covariances[0]
+        mean: FloatArray = np.tensordot(self.weights, self.covariances, axes=1)
+        return mean
+
+    @cached_property
+    def _log_weights(self) -> FloatArray:
+        with np.errstate(divide="ignore"):
+            logs: FloatArray = np.log(self.weights)
+        return logs
+
+    @cached_property
+    def _roots(self) -> list[FloatArray]:
+        """One factor F a component with F F^T the covariance, singular ones included."""
+        roots = []
+        for covariance in self.covariances:
+            eigenvalues, vectors = np.linalg.eigh(covariance)
+            roots.append(vectors * np.sqrt(np.maximum(eigenvalues, 0.0)))
+        return roots
+
+    @cached_property
+    def _cholesky_factors(self) -> dict[int, FloatArray]:
+        """Lower factors of the components of positive weight."""
+        factors = {}
+        for k in np.flatnonzero(self.weights > 0):
+            eigenvalues = np.linalg.eigvalsh(self.covariances[k])
+            if eigenvalues[0] <= self.dim * np.finfo(float).eps * eigenvalues[-1]:
+                raise ValueError(
+                    f"covariances: component {k} is singular (eigenvalues from "
+                    f"{eigenvalues[0]:g} to {eigenvalues[-1]:g}), so the mixture has no density; "
+                    "expected positive definite covariances: add noise first, "
+                    "mixture.add_noise(variance)"
+                )
+            factors[int(k)] = np.linalg.cholesky(self.covariances[k])
+        return factors
+
+    def _log_weighted_densities(self, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """log(pi_k p_k(x)), shape (..., M), and Gamma_k^-1 (x - m_k), shape (..., M, d)."""
+        points = as_array("x", x, (None, self.dim))
+        log_terms = np.full((*points.shape[:-1], self.n_components), -np.inf)
+        residuals = np.zeros((*log_terms.shape, self.dim))
+        for k, factor in self._cholesky_factors.items():
+            centered = points - self.means[k]
+            solved = scipy.linalg.cho_solve((factor, True), centered.reshape(-1, self.dim).T).T
+            residuals[..., k, :] = solved.reshape(centered.shape)
+            log_terms[..., k] = (
+                self._log_weights[k]
+                - 0.5 * np.sum(centered * residuals[..., k, :], axis=-1)
+                - np.log(np.diag(factor)).sum()
+                - 0.5 * self.dim * np.log(2 * np.pi)
+            )
+        return log_terms, residuals
+
+    def _relative_logits(self, t: FloatArray) -> FloatArray:
+        """Gate logits less what all components share, shape (..., M).
+
+        The mean and the mean covariance are taken out first: what is common cancels in the
+        softmax, and left in it would cost the digits that the differences need.
+        """
+        logits: FloatArray = self._log_weights + t @ (self.means - self.mean).T
+        if not self.shared_covariance:
+            for k, covariance in enumerate(self.covariances):
+                excess = covariance - self._mean_covariance
+                logits[..., k] += 0.5 * np.sum(t * (t @ excess), axis=-1)
+        return logits
+
+    def _tilted_mean(self, t: FloatArray) -> FloatArray:
+        gates = self.gates(t)
+        mean: FloatArray = gates @ self.means
+        if self.shared_covariance:
+            mean += t @ self.covariances[0]
+        else:
+            for k, covariance in enumerate(self.covariances):
+                mean += gates[:, k, None] * (t @ covariance)
+        return mean
+
+
+# Rows of tilts handled at once: the intermediates then stay in the processor's cache.
+_BLOCK = 2048
+
+
+def _as_covariances(value: Any, n_components: int, dim: int) -> FloatArray:
+    shared, own = (dim, dim), (n_components, dim, dim)
+    shape = np.shape(value) if not isinstance(value, np.ndarray) else value.shape
+    if shape == shared:
+        matrix = as_covariance("covariances", value, dim)
+        return np.repeat(matrix[None], n_components, axis=0)
+    if shape == own:
+        return np.stack(
+            [as_covariance(f"covariances[{k}]", each, dim) for k, each in enumerate(value)]
+        )
+    raise ValueError(
+        f"covariances: expected shape {shared} (shared) or {own} (one a component), got {shape}"
+    )
+
+
+def _logsumexp(logits: FloatArray) -> FloatArray:
+    value: FloatArray = scipy.special.logsumexp(logits, axis=-1)
+    return value
+
+
+def _softmax(logits: FloatArray) -> FloatArray:
+    value: FloatArray = scipy.special.softmax(logits, axis=-1)
+    return value
+
+
+def _require_finite(name: str, value: FloatArray) -> FloatArray:
+    if not np.isfinite(value).all():
+        raise ValueError(
+            f"{name}: expected a tilt whose exponent t^T m + t^T Gamma t / 2 is a finite number, "
+            "got one that overflows"
+        )
+    return value
