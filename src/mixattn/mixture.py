@@ -247,7 +247,8 @@ class GaussianMixture:
     @cached_property
     def _mean_covariance(self) -> FloatArray:
         if self.shared_covariance:
-            return self.covariances[0]
+            shared: FloatArray = self.covariances[0]
+            return shared
         mean: FloatArray = np.tensordot(self.weights, self.covariances, axes=1)
         return mean
 
