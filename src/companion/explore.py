@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -16,6 +17,7 @@ from typing import Any
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 
 from companion.style import check_alt, figure_html, webp_bytes
@@ -119,15 +121,19 @@ def _checked_controls(controls: Any) -> dict[str, list[Any]]:
     for name, values in controls.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"controls: expected argument names of draw, got {name!r}")
-        plain = [v.item() if hasattr(v, "item") else v for v in values]
-        texts = [_value_text(v) for v in plain if isinstance(v, numbers.Real | str)]
+        plain = [v.item() if isinstance(v, np.generic) else v for v in values]
+        texts = [_value_text(v) for v in plain if _is_choice(v)]
         if len(plain) < 2 or len(texts) != len(plain) or len(set(texts)) != len(texts):
             raise ValueError(
-                f"controls[{name!r}]: expected at least two values, numbers or texts, that differ "
-                f"in their first four digits, got {values!r}"
+                f"controls[{name!r}]: expected at least two values, finite numbers or texts, that "
+                f"differ in their first four digits, got {values!r}"
             )
         options[name] = plain
     return options
+
+
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, numbers.Real) and math.isfinite(value))
 
 
 def _known(argument: str, given: Any, options: Mapping[str, Any]) -> dict[str, Any]:
