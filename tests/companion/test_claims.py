@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,7 +121,8 @@ def test_failure_names_every_failing_row_and_only_those():
     assert isinstance(failure.value, AssertionError)
 
 
-def test_failure_survives_optimized_python():
+def test_failure_survives_optimized_python(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
     code = (
         "from companion.claims import check_claims, claim\n"
         "check_claims(claim('X', 'c', 1.0, at_most=0.5))"
