@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,11 @@ STATUSES = {
 }
 
 
+def anchor(claim_id: str) -> str:
+    """Return a claim's name in the address of the ledger page: ``S2.lln`` is at ``#claim-s2-lln``."""
+    return "claim-" + re.sub(r"[^a-z0-9]+", "-", claim_id.lower())
+
+
 @dataclass(frozen=True)
 class Claim:
     """One entry of the ledger; the fields are described at the head of book/claims.yml."""
@@ -62,7 +67,7 @@ class Claim:
     @property
     def anchor(self) -> str:
         """The entry's name in the address of the ledger page."""
-        return "claim-" + re.sub(r"[^a-z0-9]+", "-", self.id.lower())
+        return anchor(self.id)
 
 
 @dataclass(frozen=True)
@@ -290,8 +295,3 @@ def _text(node: ast.expr) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     return None
-
-
-def count(items: Sequence[Any], word: str, plural: str | None = None) -> str:
-    """Return "1 claim", "2 claims"."""
-    return f"{len(items)} {word if len(items) == 1 else plural or word + 's'}"
