@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mixattn._validation import (
     FloatArray,
+    Frozen,
     as_array,
     as_covariance,
     as_generator,
@@ -26,11 +27,12 @@ from mixattn._validation import (
     as_scalar,
     as_weights,
     freeze,
+    is_finite,
 )
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class GaussianMixture:
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class GaussianMixture(Frozen):
     r"""The law :math:`\mu = \sum_k \pi_k \mathcal N(m_k, \Gamma_k)` on :math:`\mathbb R^d`.
 
     Parameters
@@ -82,6 +84,11 @@ class GaussianMixture:
         set_field(self, "means", freeze(m))
         set_field(self, "covariances", freeze(gamma))
         set_field(self, "shared_covariance", bool((gamma == gamma[0]).all()))
+
+    def __repr__(self) -> str:
+        """Dimensions, not entries."""
+        shared = ", shared_covariance=True" if self.shared_covariance else ""
+        return f"GaussianMixture(n_components={self.n_components}, dim={self.dim}{shared})"
 
     @property
     def dim(self) -> int:
@@ -167,8 +174,8 @@ class GaussianMixture:
 
         Raises `ValueError` as `log_density` does.
         """
-        log_terms, residuals = self._log_weighted_densities(x)
-        score: FloatArray = -np.einsum("...k,...kd->...d", _softmax(log_terms), residuals)
+        log_terms, pulls = self._log_weighted_densities(x)
+        score: FloatArray = -np.einsum("...k,...kd->...d", _softmax(log_terms), pulls)
         return score
 
     def add_noise(self, variance: float) -> GaussianMixture:
@@ -198,11 +205,10 @@ class GaussianMixture:
         -------
         ndarray, shape (...)
         """
-        t = as_array("t", t, (None, self.dim))
+        t = as_array("t", t, (None, self.dim), copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
             common = t @ self.mean + 0.5 * np.sum(t * (t @ self._mean_covariance), axis=-1)
-            value = common + _logsumexp(self._relative_logits(t))
-        return _require_finite("t", value)
+            return _require_finite(common + _logsumexp(self._relative_logits(t)))
 
     def gates(self, t: ArrayLike) -> FloatArray:
         r"""Softmax gates of Proposition 2.1, shape (..., M).
@@ -212,37 +218,41 @@ class GaussianMixture:
 
         the weights of the tilted law :math:`e^{t^\top x - K(t)} \mu(dx)`, itself a mixture of
         Gaussians of means :math:`m_k + \Gamma_k t`.
+
+        Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim))
+        t = as_array("t", t, (None, self.dim), copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
-            return _require_finite("t", _softmax(self._relative_logits(t)))
+            return _require_finite(_softmax(self._relative_logits(t)))
 
     def tilted_mean(self, t: ArrayLike) -> FloatArray:
         r"""Mean of the tilted law, :math:`\nabla K(t) = \sum_k a_k(t) (m_k + \Gamma_k t)`.
 
-        Shape (..., d).
+        Shape (..., d). Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim))
+        t = as_array("t", t, (None, self.dim), copy=False)
         flat = t.reshape(-1, self.dim)
         mean = np.empty_like(flat)
-        for start in range(0, len(flat), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            mean[block] = self._tilted_mean(flat[block])
-        return mean.reshape(t.shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(flat), _BLOCK):
+                block = slice(start, start + _BLOCK)
+                mean[block] = self._tilted_mean(flat[block])
+        return _require_finite(mean).reshape(t.shape)
 
     def tilted_covariance(self, t: ArrayLike) -> FloatArray:
         r"""Covariance of the tilted law, :math:`\nabla^2 K(t)`, shape (..., d, d).
 
         The mean of the component covariances plus the covariance of the component means
-        :math:`m_k + \Gamma_k t`, both under the gates.
+        :math:`m_k + \Gamma_k t`, both under the gates. Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim))
-        gates = self.gates(t)
-        centers = self.means + np.einsum("kij,...j->...ki", self.covariances, t)
-        centers -= np.einsum("...k,...ki->...i", gates, centers)[..., None, :]
-        within = np.einsum("...k,kij->...ij", gates, self.covariances)
-        between = np.einsum("...k,...ki,...kj->...ij", gates, centers, centers)
-        return _require_finite("t", within + between)
+        t = as_array("t", t, (None, self.dim), copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            gates = _softmax(self._relative_logits(t))
+            centers = self.means + np.einsum("kij,...j->...ki", self.covariances, t)
+            centers -= np.einsum("...k,...ki->...i", gates, centers)[..., None, :]
+            within: FloatArray = np.tensordot(gates, self.covariances, axes=1)
+            between: FloatArray = (gates[..., None] * centers).swapaxes(-1, -2) @ centers
+            return _require_finite(within + between)
 
     @cached_property
     def _mean_covariance(self) -> FloatArray:
@@ -285,20 +295,27 @@ class GaussianMixture:
 
     def _log_weighted_densities(self, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """log(pi_k p_k(x)), shape (..., M), and Gamma_k^-1 (x - m_k), shape (..., M, d)."""
-        points = as_array("x", x, (None, self.dim))
-        log_terms = np.full((*points.shape[:-1], self.n_components), -np.inf)
-        residuals = np.zeros((*log_terms.shape, self.dim))
-        for k, factor in self._cholesky_factors.items():
-            centered = points - self.means[k]
-            solved = scipy.linalg.cho_solve((factor, True), centered.reshape(-1, self.dim).T).T
-            residuals[..., k, :] = solved.reshape(centered.shape)
-            log_terms[..., k] = (
-                self._log_weights[k]
-                - 0.5 * np.sum(centered * residuals[..., k, :], axis=-1)
-                - np.log(np.diag(factor)).sum()
-                - 0.5 * self.dim * np.log(2 * np.pi)
-            )
-        return log_terms, residuals
+        x = as_array("x", x, (None, self.dim), copy=False)
+        points = x.reshape(-1, self.dim)
+        log_terms = np.full((len(points), self.n_components), -np.inf)
+        pulls = np.zeros((len(points), self.n_components, self.dim))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k, factor in self._cholesky_factors.items():
+                centered = points - self.means[k]
+                pulls[:, k] = scipy.linalg.cho_solve((factor, True), centered.T).T
+                log_terms[:, k] = (
+                    self._log_weights[k]
+                    - 0.5 * np.sum(centered * pulls[:, k], axis=-1)
+                    - np.log(np.diag(factor)).sum()
+                    - 0.5 * self.dim * np.log(2 * np.pi)
+                )
+        if not is_finite(log_terms[:, self.weights > 0]):
+            raise ValueError("x: expected points of finite log density, got one that overflows")
+        lead = x.shape[:-1]
+        return (
+            log_terms.reshape(*lead, self.n_components),
+            pulls.reshape(*lead, self.n_components, self.dim),
+        )
 
     def _relative_logits(self, t: FloatArray) -> FloatArray:
         """Gate logits less what all components share, shape (..., M).
@@ -311,10 +328,12 @@ class GaussianMixture:
             for k, covariance in enumerate(self.covariances):
                 excess = covariance - self._mean_covariance
                 logits[..., k] += 0.5 * np.sum(t * (t @ excess), axis=-1)
+            # whatever the tilt: -inf plus an overflow is not a number
+            logits[..., self.weights == 0] = -np.inf
         return logits
 
     def _tilted_mean(self, t: FloatArray) -> FloatArray:
-        gates = self.gates(t)
+        gates = _softmax(self._relative_logits(t))
         mean: FloatArray = gates @ self.means
         if self.shared_covariance:
             mean += t @ self.covariances[0]
@@ -330,16 +349,17 @@ _BLOCK = 2048
 
 def _as_covariances(value: Any, n_components: int, dim: int) -> FloatArray:
     shared, own = (dim, dim), (n_components, dim, dim)
-    shape = np.shape(value) if not isinstance(value, np.ndarray) else value.shape
-    if shape == shared:
-        matrix = as_covariance("covariances", value, dim)
+    given = as_array("covariances", value, (None,), copy=False)
+    if given.shape == shared:
+        matrix = as_covariance("covariances", given, dim)
         return np.repeat(matrix[None], n_components, axis=0)
-    if shape == own:
+    if given.shape == own:
         return np.stack(
-            [as_covariance(f"covariances[{k}]", each, dim) for k, each in enumerate(value)]
+            [as_covariance(f"covariances[{k}]", each, dim) for k, each in enumerate(given)]
         )
     raise ValueError(
-        f"covariances: expected shape {shared} (shared) or {own} (one a component), got {shape}"
+        f"covariances: expected shape {shared} (shared) or {own} (one a component), "
+        f"got {given.shape}"
     )
 
 
@@ -353,10 +373,10 @@ def _softmax(logits: FloatArray) -> FloatArray:
     return value
 
 
-def _require_finite(name: str, value: FloatArray) -> FloatArray:
-    if not np.isfinite(value).all():
+def _require_finite(value: FloatArray) -> FloatArray:
+    if not is_finite(value):
         raise ValueError(
-            f"{name}: expected a tilt whose exponent t^T m + t^T Gamma t / 2 is a finite number, "
+            "t: expected a tilt whose exponent t^T m + t^T Gamma t / 2 is a finite number, "
             "got one that overflows"
         )
     return value
