@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from mixattn._threads import thread_map
+from mixattn._threads import slices, thread_map
 from mixattn._validation import FloatArray
 
 # Numbers in the largest array of a tile: half a megabyte stays in a core's own cache.
@@ -43,9 +43,9 @@ def attend(tokens: FloatArray, queries: FloatArray, U: FloatArray, V: FloatArray
     n = len(queries)
     output = np.empty((n, len(V)))
     tile = max(_QUERIES, _TILE // max(length, dim + 1))
-    query_tiles = list(_slices(n, tile))
+    query_tiles = list(slices(n, tile))
     n_chunks = min(-(-_TASKS // max(len(query_tiles), 1)), -(-length // _SHORTEST_CHUNK))
-    chunks = list(_slices(length, -(-length // n_chunks)))
+    chunks = list(slices(length, -(-length // n_chunks)))
 
     def partial(task: tuple[slice, slice]) -> tuple[FloatArray, FloatArray]:
         rows, chunk = task
@@ -115,7 +115,3 @@ def _merged_mean(partials: Iterator[tuple[FloatArray, FloatArray]]) -> FloatArra
         shift = peak
     mean: FloatArray = sums[:, :-1] / sums[:, -1:]
     return mean
-
-
-def _slices(length: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, length)) for start in range(0, length, step))

@@ -44,6 +44,11 @@ def thread_map(work: int) -> Iterator[OrderedMap]:
                 yield pool.map
 
 
+def slices(length: int, step: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most `step` that cover ``range(length)``."""
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
 @cache
 def _blas() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")

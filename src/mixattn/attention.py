@@ -60,7 +60,7 @@ def softmax_attention(
     tokens = as_array("prompt", prompt, ("L", "d"), copy=False)
     z, U, V = _as_head_input(queries, U, V, tokens.shape[1])
     output = attend(tokens, z.reshape(-1, tokens.shape[1]), U, V)
-    return _checked(output).reshape(*z.shape[:-1], len(V))
+    return _checked(output).reshape((*z.shape[:-1], len(V)))
 
 
 def linear_attention(
@@ -210,8 +210,7 @@ class MultiHead(Frozen):
     def __call__(self, source: GaussianMixture | ArrayLike, queries: ArrayLike) -> FloatArray:
         """Sum of the heads' outputs at `queries` (..., d), shape (..., d_out)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            total: FloatArray = sum(head(source, queries) for head in self.heads)
-            return _checked(total)
+            return _checked(np.asarray(sum(head(source, queries) for head in self.heads)))
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

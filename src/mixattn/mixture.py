@@ -8,15 +8,17 @@ here: ``cgf``, its gradient ``tilted_mean``, its Hessian ``tilted_covariance`` a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.linalg
-import scipy.special
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp, softmax
 
+from mixattn._threads import slices, thread_map
 from mixattn._validation import (
     FloatArray,
     Frozen,
@@ -159,7 +161,8 @@ class GaussianMixture(Frozen):
             If a component of positive weight has a singular covariance: there is no density.
         """
         log_terms, _ = self._log_weighted_densities(x)
-        return _logsumexp(log_terms)
+        value: FloatArray = logsumexp(log_terms, axis=-1)
+        return value
 
     def posterior(self, x: ArrayLike) -> FloatArray:
         """Probability of each component given `x`, shape (..., M).
@@ -167,7 +170,8 @@ class GaussianMixture(Frozen):
         Raises `ValueError` as `log_density` does.
         """
         log_terms, _ = self._log_weighted_densities(x)
-        return _softmax(log_terms)
+        posterior: FloatArray = softmax(log_terms, axis=-1)
+        return posterior
 
     def score(self, x: ArrayLike) -> FloatArray:
         r"""Score :math:`\nabla \log p(x)`, shape (..., d).
@@ -175,7 +179,7 @@ class GaussianMixture(Frozen):
         Raises `ValueError` as `log_density` does.
         """
         log_terms, pulls = self._log_weighted_densities(x)
-        score: FloatArray = -np.einsum("...k,...kd->...d", _softmax(log_terms), pulls)
+        score: FloatArray = -np.einsum("...k,...kd->...d", softmax(log_terms, axis=-1), pulls)
         return score
 
     def add_noise(self, variance: float) -> GaussianMixture:
@@ -205,10 +209,7 @@ class GaussianMixture(Frozen):
         -------
         ndarray, shape (...)
         """
-        t = as_array("t", t, (None, self.dim), copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            common = t @ self.mean + 0.5 * np.sum(t * (t @ self._mean_covariance), axis=-1)
-            return _require_finite(common + _logsumexp(self._relative_logits(t)))
+        return self._over_tilts(self._cgf, t)
 
     def gates(self, t: ArrayLike) -> FloatArray:
         r"""Softmax gates of Proposition 2.1, shape (..., M).
@@ -221,23 +222,14 @@ class GaussianMixture(Frozen):
 
         Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim), copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return _require_finite(_softmax(self._relative_logits(t)))
+        return self._over_tilts(self._gates, t, self.n_components)
 
     def tilted_mean(self, t: ArrayLike) -> FloatArray:
         r"""Mean of the tilted law, :math:`\nabla K(t) = \sum_k a_k(t) (m_k + \Gamma_k t)`.
 
         Shape (..., d). Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim), copy=False)
-        flat = t.reshape(-1, self.dim)
-        mean = np.empty_like(flat)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, len(flat), _BLOCK):
-                block = slice(start, start + _BLOCK)
-                mean[block] = self._tilted_mean(flat[block])
-        return _require_finite(mean).reshape(t.shape)
+        return self._over_tilts(self._tilted_mean, t, self.dim)
 
     def tilted_covariance(self, t: ArrayLike) -> FloatArray:
         r"""Covariance of the tilted law, :math:`\nabla^2 K(t)`, shape (..., d, d).
@@ -245,21 +237,13 @@ class GaussianMixture(Frozen):
         The mean of the component covariances plus the covariance of the component means
         :math:`m_k + \Gamma_k t`, both under the gates. Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim), copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            gates = _softmax(self._relative_logits(t))
-            centers = self.means + np.einsum("kij,...j->...ki", self.covariances, t)
-            centers -= np.einsum("...k,...ki->...i", gates, centers)[..., None, :]
-            within: FloatArray = np.tensordot(gates, self.covariances, axes=1)
-            between: FloatArray = (gates[..., None] * centers).swapaxes(-1, -2) @ centers
-            return _require_finite(within + between)
+        return self._over_tilts(self._tilted_covariance, t, self.dim, self.dim)
 
     @cached_property
     def _mean_covariance(self) -> FloatArray:
-        if self.shared_covariance:
-            shared: FloatArray = self.covariances[0]
-            return shared
-        mean: FloatArray = np.tensordot(self.weights, self.covariances, axes=1)
+        mean: FloatArray = self.covariances[0]
+        if not self.shared_covariance:
+            mean = np.tensordot(self.weights, self.covariances, axes=1)
         return mean
 
     @cached_property
@@ -317,34 +301,71 @@ class GaussianMixture(Frozen):
             pulls.reshape(*lead, self.n_components, self.dim),
         )
 
+    def _over_tilts(
+        self, function: Callable[[FloatArray], FloatArray], t: ArrayLike, *shape: int
+    ) -> FloatArray:
+        """Values of `function`, of tilts (n, d) to (n, *shape), at `t` (..., d)."""
+        t = as_array("t", t, (None, self.dim), copy=False)
+        tilts = t.reshape(-1, self.dim)
+        values = np.empty((len(tilts), *shape))
+
+        def fill(rows: slice) -> None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                values[rows] = function(tilts[rows])
+
+        rows = max(_SHORTEST_BLOCK, _BLOCK // (self.n_components * self.dim))
+        with thread_map(2 * tilts.size * self.n_components * self.dim) as ordered_map:
+            for _ in ordered_map(fill, slices(len(tilts), rows)):
+                pass
+        if not is_finite(values):
+            raise ValueError(
+                "t: expected a tilt whose exponent t^T m + t^T Gamma t / 2 is a finite number, "
+                "got one that overflows"
+            )
+        return values.reshape((*t.shape[:-1], *shape))
+
     def _relative_logits(self, t: FloatArray) -> FloatArray:
-        """Gate logits less what all components share, shape (..., M).
+        """Gate logits less what all components share, shape (M, n) for tilts (n, d).
 
         The mean and the mean covariance are taken out first: what is common cancels in the
         softmax, and left in it would cost the digits that the differences need.
         """
-        logits: FloatArray = self._log_weights + t @ (self.means - self.mean).T
+        logits: FloatArray = self._log_weights[:, None] + (self.means - self.mean) @ t.T
         if not self.shared_covariance:
-            for k, covariance in enumerate(self.covariances):
-                excess = covariance - self._mean_covariance
-                logits[..., k] += 0.5 * np.sum(t * (t @ excess), axis=-1)
-            # whatever the tilt: -inf plus an overflow is not a number
-            logits[..., self.weights == 0] = -np.inf
+            excess = self.covariances - self._mean_covariance
+            logits += 0.5 * np.einsum("ni,kni->kn", t, t @ excess)
         return logits
 
+    def _cgf(self, t: FloatArray) -> FloatArray:
+        common = t @ self.mean + 0.5 * np.einsum("ni,ni->n", t, t @ self._mean_covariance)
+        value: FloatArray = common + logsumexp(self._relative_logits(t), axis=0)
+        return value
+
+    def _gates(self, t: FloatArray) -> FloatArray:
+        gates: FloatArray = softmax(self._relative_logits(t), axis=0).T
+        return gates
+
     def _tilted_mean(self, t: FloatArray) -> FloatArray:
-        gates = _softmax(self._relative_logits(t))
+        gates = self._gates(t)
         mean: FloatArray = gates @ self.means
         if self.shared_covariance:
             mean += t @ self.covariances[0]
         else:
-            for k, covariance in enumerate(self.covariances):
-                mean += gates[:, k, None] * (t @ covariance)
+            mean += np.einsum("nk,kni->ni", gates, t @ self.covariances)
         return mean
 
+    def _tilted_covariance(self, t: FloatArray) -> FloatArray:
+        gates = self._gates(t)
+        centers = self.means[:, None] + t @ self.covariances
+        centers -= np.einsum("nk,kni->ni", gates, centers)
+        covariance: FloatArray = np.tensordot(gates, self.covariances, axes=1)
+        covariance += np.einsum("nk,kni,knj->nij", gates, centers, centers, optimize=True)
+        return covariance
 
-# Rows of tilts handled at once: the intermediates then stay in the processor's cache.
-_BLOCK = 2048
+
+# Tilts are taken in blocks, so many that M x d numbers for each of them stay in a core's cache.
+_BLOCK = 2**17
+_SHORTEST_BLOCK = 64
 
 
 def _as_covariances(value: Any, n_components: int, dim: int) -> FloatArray:
@@ -361,22 +382,3 @@ def _as_covariances(value: Any, n_components: int, dim: int) -> FloatArray:
         f"covariances: expected shape {shared} (shared) or {own} (one a component), "
         f"got {given.shape}"
     )
-
-
-def _logsumexp(logits: FloatArray) -> FloatArray:
-    value: FloatArray = scipy.special.logsumexp(logits, axis=-1)
-    return value
-
-
-def _softmax(logits: FloatArray) -> FloatArray:
-    value: FloatArray = scipy.special.softmax(logits, axis=-1)
-    return value
-
-
-def _require_finite(value: FloatArray) -> FloatArray:
-    if not is_finite(value):
-        raise ValueError(
-            "t: expected a tilt whose exponent t^T m + t^T Gamma t / 2 is a finite number, "
-            "got one that overflows"
-        )
-    return value
