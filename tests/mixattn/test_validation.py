@@ -206,7 +206,7 @@ def test_tilts_of_the_wrong_kind_are_refused(method):
 @pytest.mark.parametrize("method", ["cgf", "gates", "tilted_mean", "tilted_covariance"])
 def test_tilts_that_overflow_are_refused(method):
     mixture = GaussianMixture([0.5, 0.5], I2, [I2, 2 * I2])
-    with pytest.raises(ValueError, match="t: expected a tilt whose exponent .* overflows"):
+    with pytest.raises(ValueError, match=r"t: expected a tilt whose exponent .* overflows"):
         getattr(mixture, method)([1e200, 0.0])
 
 
@@ -233,7 +233,7 @@ def test_sample_and_add_noise_refuse(rng):
     with pytest.raises(
         ValueError, match=r"rng: expected a numpy\.random\.Generator, got RandomState"
     ):
-        TWO.sample(1, np.random.RandomState(0))  # noqa: NPY002
+        TWO.sample(1, np.random.RandomState(0))
     with pytest.raises(ValueError, match="variance: expected a number >= 0, got -1"):
         TWO.add_noise(-1.0)
 
