@@ -136,7 +136,7 @@ def train_quasi_newton(
     target = as_scalar("target", target, at_least=0.0)
     shape = start.U.shape
 
-    def objective(theta: FloatArray) -> Any:
+    def objective(theta: FloatArray) -> tuple[float, FloatArray]:
         value, grad_U, grad_V = excess_risk_and_gradient(task.whitened, _unpack(theta, shape))
         return value, np.concatenate([grad_U.ravel(), grad_V.ravel()])
 
@@ -152,9 +152,14 @@ def train_quasi_newton(
     options: dict[str, Any] = {"maxiter": max_steps, "gtol": 1e-15}
     if not dense:
         options |= {"ftol": 0.0, "maxfun": 2 * max_steps, "maxcor": 30}
-    method: Any = "BFGS" if dense else "L-BFGS-B"
-    result = scipy.optimize.minimize(
-        objective, theta0, jac=True, method=method, callback=record, options=options
+    minimize: Any = scipy.optimize.minimize  # its type stubs know no jac=True with options
+    result = minimize(
+        objective,
+        theta0,
+        jac=True,
+        method="BFGS" if dense else "L-BFGS-B",
+        callback=record,
+        options=options,
     )
     if curve[-1] <= target:
         status = "below target"

@@ -124,30 +124,33 @@ def _graded_trapezoid(
 ) -> tuple[FloatArray, FloatArray]:
     """Trapezoidal rules in x(y) on [lower, upper], one a row of `places` (n, J): nodes, weights."""
 
-    def x_of(y: FloatArray) -> FloatArray:
-        total = y / step
+    def x_of(y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Evaluate x(y) and its derivative, the density of nodes."""
+        x, density = y / step, np.full_like(y, 1.0 / step)
         for j, width in enumerate(widths):
-            total = total + grading * np.arcsinh((y - places[:, j, None]) / width)
-        return total
+            scaled = (y - places[:, j, None]) / width
+            x += grading * np.arcsinh(scaled)
+            density += grading / width / np.sqrt(1.0 + scaled * scaled)
+        return x, density
 
-    def density(y: FloatArray) -> FloatArray:
-        total = np.full_like(y, 1.0 / step)
-        for j, width in enumerate(widths):
-            total += grading / np.hypot(y - places[:, j, None], width)
-        return total
-
-    ends = x_of(np.broadcast_to([lower, upper], (len(places), 2)))
+    ends, _ = x_of(np.tile([lower, upper], (len(places), 1)))
     count = int(np.ceil((ends[:, 1] - ends[:, 0]).max())) + 1
     spacing = (ends[:, 1:] - ends[:, :1]) / (count - 1)
     targets = ends[:, :1] + spacing * np.arange(count)
     y = _first_guess(lower, upper, places, widths, targets, x_of)
-    for _ in range(_NEWTON_STEPS):
-        y = np.clip(y - (x_of(y) - targets) / density(y), lower, upper)
-    return y, spacing / density(y)
+    for _ in range(_MOST_NEWTON_STEPS):
+        x, density = x_of(y)
+        miss = x - targets
+        y = np.clip(y - miss / density, lower, upper)
+        if np.abs(miss).max() < _NEWTON_MISS:
+            break
+    _, density = x_of(y)
+    return y, spacing / density
 
 
-# From a guess inside a table's cell, quadratic convergence reaches rounding.
-_NEWTON_STEPS = 5
+# Newton's method squares the miss at each step: after one below this, it is at rounding.
+_NEWTON_MISS = 1e-6
+_MOST_NEWTON_STEPS = 10
 
 
 def _first_guess(
@@ -156,7 +159,7 @@ def _first_guess(
     places: FloatArray,
     widths: FloatArray,
     targets: FloatArray,
-    x_of: Callable[[FloatArray], FloatArray],
+    x_of: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
 ) -> FloatArray:
     """Solve x(y) = targets by linear interpolation in a table that is fine where x bends."""
     rows = len(places)
@@ -165,7 +168,7 @@ def _first_guess(
     around = (places[:, :, None] + widths[:, None] * bends).reshape(rows, -1)
     ends = np.broadcast_to([lower, upper], (rows, 2))
     table = np.sort(np.clip(np.concatenate([ends, around], axis=1), lower, upper), axis=1)
-    x_table = x_of(table)
+    x_table, _ = x_of(table)
     # rows laid end to end, so that one call interpolates in all of them
     shift = np.arange(rows)[:, None] * (1.0 + (x_table[:, -1] - x_table[:, 0]).max())
     shift = shift - x_table[:, :1]
