@@ -32,7 +32,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "book/ledger"
-COLUMNS = {"Claim": 24, "Statement and standing": 42, "Check and last measured value": 34}
+COLUMNS = {"Claim": 22, "Statement and standing": 48, "Check and last measured value": 30}
 
 #: What an executed check adds to the standing of a claim, "verified here" unless said otherwise.
 EXECUTED = {
@@ -178,7 +178,7 @@ def _table(columns: dict[str, int], rows: Sequence[nodes.row], classes: list[str
         group += spec
     head = nodes.thead("", _row([[_paragraph(name)] for name in columns]))
     group += [head, nodes.tbody("", *rows)]
-    return nodes.table("", group, classes=classes)
+    return nodes.table("", group, classes=[*classes, "colwidths-given"])
 
 
 def _row(cells: Sequence[Sequence[nodes.Node]], identifier: str | None = None) -> nodes.row:
