@@ -32,7 +32,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "book/ledger"
-COLUMNS = {"Claim": 22, "Statement": 38, "Standing": 16, "Check and last measured value": 24}
+COLUMNS = {"Claim": 22, "Statement and standing": 48, "Check and last measured value": 30}
 
 #: What an executed check adds to the standing of a claim, "verified here" unless said otherwise.
 EXECUTED = {
@@ -78,28 +78,22 @@ class LedgerDirective(SphinxDirective):
         title = self.state.inline_text(chapter.title or document, self.lineno)[0]
         if document not in self.env.found_docs:
             return title
-        link = addnodes.pending_xref(
-            refdomain="std",
-            reftype="doc",
-            reftarget=f"/{document}",
-            refdoc=self.env.docname,
-            refexplicit=True,
-            refwarn=True,
-        )
-        link += nodes.inline("", "", *title)
-        return [link]
+        # not a pending reference: resolving one would flatten the formulas of the title
+        address = self.env.app.builder.get_relative_uri(self.env.docname, document)
+        return [nodes.reference("", "", *title, internal=True, refuri=address)]
 
     def _row(self, book: Ledger, claim: Claim) -> nodes.row:
         name = [
             nodes.paragraph("", "", nodes.strong(text=claim.title)),
             nodes.paragraph("", "", nodes.literal(text=claim.id)),
+            _paragraph(_first_upper(claim.where)),
         ]
-        statement = nodes.paragraph(
-            "", "", *self.state.inline_text(claim.statement, self.lineno)[0]
-        )
-        return _row(
-            [name, [statement], _standing(book, claim), _evidence(book, claim)], claim.anchor
-        )
+        statement, _ = self.state.inline_text(claim.statement, self.lineno)
+        text = [
+            nodes.paragraph("", "", *statement),
+            nodes.paragraph("", "", nodes.emphasis(text=_standing(book, claim))),
+        ]
+        return _row([name, text, _evidence(book, claim)], claim.anchor)
 
 
 class ClaimRole(SphinxRole):
@@ -130,7 +124,7 @@ def _summary(book: Ledger) -> list[nodes.Node]:
         f"{_count(len(book.claims), 'claim')}: {len(executed)} executed, by "
         f"{_count(rows, 'checked row')} in the chapters and {_count(len(tests), 'test')}; "
         f"{len(planned)} planned, their chapters not written yet"
-        f"{f'; {missing} without a check that holds' if missing else ''}."
+        f"{f'; {missing} lacking a check or a test' if missing else ''}."
     )
     lines = []
     for status, words in STATUSES.items():
@@ -144,18 +138,14 @@ def _summary(book: Ledger) -> list[nodes.Node]:
     return [_paragraph(text), _table(columns, lines, ["ledger-counts"])]
 
 
-def _standing(book: Ledger, claim: Claim) -> list[nodes.Node]:
-    """Return place, kind, and how far the claim is established."""
+def _standing(book: Ledger, claim: Claim) -> str:
+    """Return the kind of the claim and how far it is established."""
     if book.is_executed(claim):
         here = EXECUTED.get(claim.status, "verified here")
     else:
-        here = "check planned" if book.is_planned(claim) else "no check that holds"
+        here = "check planned" if book.is_planned(claim) else "not checked here yet"
     kind = LABELS.get(claim.kind, claim.kind)
-    return [
-        _paragraph(_first_upper(claim.where)),
-        _paragraph(_first_upper(kind)),
-        _paragraph(f"{_first_upper(STATUSES[claim.status])}; {here}"),
-    ]
+    return f"{_first_upper(kind)}; {STATUSES[claim.status]}; {here}."
 
 
 def _evidence(book: Ledger, claim: Claim) -> list[nodes.Node]:
@@ -188,7 +178,7 @@ def _table(columns: dict[str, int], rows: Sequence[nodes.row], classes: list[str
         group += spec
     head = nodes.thead("", _row([[_paragraph(name)] for name in columns]))
     group += [head, nodes.tbody("", *rows)]
-    return nodes.table("", group, classes=classes)
+    return nodes.table("", group, classes=[*classes, "colwidths-given"])
 
 
 def _row(cells: Sequence[Sequence[nodes.Node]], identifier: str | None = None) -> nodes.row:

@@ -122,9 +122,9 @@ class Ledger:
         return tuple(c for c in self.chapters[claim.chapter].checks if c.id == claim.id)
 
     def is_executed(self, claim: Claim) -> bool:
-        """Whether the claim's chapter checks it, and every row holds."""
+        """Whether the claim's chapter checks it, every row holds, and a test carries it."""
         rows = self.checks(claim)
-        return bool(rows) and all(row.holds for row in rows)
+        return bool(rows) and all(row.holds for row in rows) and claim.id in self.markers
 
     def problems(self) -> list[str]:
         """Return what keeps the ledger from being true, one line each; empty when it is."""

@@ -119,6 +119,8 @@ def test_only_failing_rows(tree):
 def test_claim_without_a_test(tree):
     write_test(tree, "def test_one():\n    pass\n")
     assert problems(tree) == ["P1: no test is marked with it"]
+    book = ledger_data.read_ledger(tree)
+    assert not book.is_executed(book.claims[0])
 
 
 def test_row_of_an_unknown_claim(tree):
