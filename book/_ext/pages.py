@@ -13,6 +13,7 @@ CONTENT = re.compile(r'content="([^"]*)"')
 #: Pages that Sphinx makes by itself.
 GENERATED = {
     "genindex": "Index of the names of the packages mixattn and companion.",
+    "prf-prf": "Index of the book's theorems, lemmas and propositions.",
     "py-modindex": "The modules of the packages mixattn and companion.",
     "search": "Search the book's text.",
 }

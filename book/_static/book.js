@@ -14,25 +14,44 @@
     };
   }
 
-  // Widgets draw their label beside the control without tying the two together for a screen reader.
+  // Widgets draw a label beside the control without tying the two together for a screen reader.
   function nameWidgetControls(root) {
-    for (const widget of root.querySelectorAll(".jupyter-widgets.widget-inline-hbox")) {
-      const label = widget.querySelector(".widget-label")?.textContent.trim();
-      const handles = widget.querySelectorAll(".noUi-handle, input, select");
-      for (const handle of handles) {
-        if (label && !handle.getAttribute("aria-label")) handle.setAttribute("aria-label", label);
-      }
+    for (const widget of root.querySelectorAll(".widget-inline-hbox")) {
+      const label = widget.querySelector(".widget-label");
+      const name = label?.textContent.trim();
+      if (!name) continue;
+      if (label.title === "null") label.removeAttribute("title");
       const readout = widget.querySelector(".widget-readout");
-      if (readout && label) readout.setAttribute("aria-label", `${label}, value`);
-      for (const handle of widget.querySelectorAll(".noUi-handle")) {
-        if (readout) handle.setAttribute("aria-valuetext", readout.textContent);
+      for (const control of widget.querySelectorAll(".noUi-handle, input, select")) {
+        setAttribute(control, "aria-label", name);
+        // The handle knows the position; the reader wants the value that stands there.
+        if (readout && control.matches(".noUi-handle")) {
+          setAttribute(control, "aria-valuetext", readout.textContent);
+        }
+      }
+      if (readout?.isContentEditable) {
+        setAttribute(readout, "role", "textbox");
+        setAttribute(readout, "aria-label", `${name}: value`);
       }
     }
-    for (const button of root.querySelectorAll(".jupyter-widgets button, button.jupyter-widgets")) {
-      const name = button.title || button.querySelector("i")?.className.replace(/.*fa-/, "");
-      if (!button.textContent.trim() && name && !button.getAttribute("aria-label")) {
-        button.setAttribute("aria-label", name);
-      }
+    for (const button of root.querySelectorAll("button.jupyter-widgets, .jupyter-widgets button")) {
+      const icon = button.querySelector("i")?.className.match(/fa-([a-z-]+)/)?.[1];
+      if (!button.textContent.trim() && icon) setAttribute(button, "aria-label", button.title || icon);
+    }
+  }
+
+  // Writes only what changes: an observer watches.
+  function setAttribute(element, name, value) {
+    if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  }
+
+  // The theme's buttons say one thing in their label and another in their content.
+  function quietThemeButtons() {
+    const extra = ".search-button__kbd-shortcut, .theme-switch-button svg, .theme-switch-button i";
+    for (const element of document.querySelectorAll(extra)) {
+      element.setAttribute("aria-hidden", "true");
+      element.removeAttribute("aria-labelledby");
+      element.querySelector("title")?.remove();
     }
   }
 
@@ -81,7 +100,10 @@
     }
     focusScrollingBoxes();
     window.MathJax?.startup?.promise?.then(focusScrollingBoxes);
-    window.addEventListener("load", focusScrollingBoxes);
+    window.addEventListener("load", () => {
+      quietThemeButtons();
+      focusScrollingBoxes();
+    });
     window.addEventListener("resize", focusScrollingBoxes);
   });
 })();
