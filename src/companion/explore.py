@@ -281,7 +281,7 @@ def _live_panel(
     for control in controls.values():
         control.observe(redraw, names="value")
     note = widgets.HTML(
-        "<p>With a running kernel: any value in the range, redrawn as you move.</p>"
+        "<p>With a running kernel: any value in the range, redrawn when you let go of a slider.</p>"
     )
     panel = widgets.VBox([note, *controls.values(), picture])
     panel.add_class(LIVE_CLASS)
