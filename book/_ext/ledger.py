@@ -240,10 +240,9 @@ def outdated(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive, the role and the style sheet of the companion's tables and explorers."""
+    """Register the directive, the role and what keeps the page up to date."""
     app.add_directive("ledger", LedgerDirective)
     app.add_role("claim", ClaimRole())
-    app.add_css_file("companion.css")
     app.connect("env-get-outdated", outdated)
     app.connect("source-read", link_claim_tables, priority=900)  # after the outputs are put in
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
