@@ -9,7 +9,7 @@ tilt, one matrix product gives the shifted alignments, and one more, of the same
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from mixattn._validation import FloatArray
 
 # Numbers in the largest array of a tile: half a megabyte stays in a core's own cache.
 _TILE = 2**16
-# Tokens in one matrix product: products this small run without the copies that BLAS makes of the
-# operands of large ones. A tile is a stack of them.
+# Tokens and queries in one matrix product: products this small run without the copies that BLAS
+# makes of the operands of large ones. A tile is a stack of them.
 _BLOCK = 256
 _QUERIES = 128
-# The prompt is cut so that there are about this many tasks, whatever the number of threads: the
-# order of summation, so the result, must not depend on that.
+# A task is some queries over a chunk of the prompt. Few queries have the prompt cut so that there
+# are about this many tasks, whatever the number of threads: the order of summation, and with it
+# the result, must not depend on that.
 _TASKS = 16
 _SHORTEST_CHUNK = 4096
 
@@ -43,9 +44,11 @@ def attend(tokens: FloatArray, queries: FloatArray, U: FloatArray, V: FloatArray
     n = len(queries)
     output = np.empty((n, len(V)))
     tile = max(_QUERIES, _TILE // max(length, dim + 1))
-    query_tiles = list(slices(n, tile))
-    n_chunks = min(-(-_TASKS // max(len(query_tiles), 1)), -(-length // _SHORTEST_CHUNK))
-    chunks = list(slices(length, -(-length // n_chunks)))
+    query_tiles = slices(n, tile)
+    n_chunks = min(
+        _ceil_div(_TASKS, max(1, _ceil_div(n, tile))), _ceil_div(length, _SHORTEST_CHUNK)
+    )
+    chunks = list(slices(length, _ceil_div(length, n_chunks)))
 
     def partial(task: tuple[slice, slice]) -> tuple[FloatArray, FloatArray]:
         rows, chunk = task
@@ -57,11 +60,9 @@ def attend(tokens: FloatArray, queries: FloatArray, U: FloatArray, V: FloatArray
         np.errstate(over="ignore", under="ignore", invalid="ignore"),
         thread_map(2 * n * length * (dim + 1)) as ordered_map,
     ):
-        # A few query tiles at a time bound the results that wait to be merged.
-        for start in range(0, len(query_tiles), _TASKS):
-            group = query_tiles[start : start + _TASKS]
-            tasks = [(rows, chunk) for rows in group for chunk in chunks]
-            partials = iter(ordered_map(partial, tasks))
+        # A group of query tiles at a time bounds the partial results that wait to be merged.
+        while group := list(islice(query_tiles, _TASKS)):
+            partials = iter(ordered_map(partial, product(group, chunks)))
             for rows in group:
                 output[rows] = _merged_mean(islice(partials, len(chunks))) @ V.T
     return output
@@ -103,7 +104,7 @@ def _augmented_tiles(tokens: FloatArray, shape: tuple[int, int]) -> Iterator[Flo
         part = tokens[start : start + len(rows)]
         rows[: len(part), :-1] = part
         rows[len(part) :] = 0.0
-        yield buffer[: -(-len(part) // block)]
+        yield buffer[: _ceil_div(len(part), block)]
 
 
 def _merged_mean(partials: Iterator[tuple[FloatArray, FloatArray]]) -> FloatArray:
@@ -115,3 +116,7 @@ def _merged_mean(partials: Iterator[tuple[FloatArray, FloatArray]]) -> FloatArra
         shift = peak
     mean: FloatArray = sums[:, :-1] / sums[:, -1:]
     return mean
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

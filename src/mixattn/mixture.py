@@ -359,7 +359,8 @@ class GaussianMixture(Frozen):
         centers = self.means[:, None] + t @ self.covariances
         centers -= np.einsum("nk,kni->ni", gates, centers)
         covariance: FloatArray = np.tensordot(gates, self.covariances, axes=1)
-        covariance += np.einsum("nk,kni,knj->nij", gates, centers, centers, optimize=True)
+        centers *= np.sqrt(gates.T)[..., None]
+        covariance += np.einsum("kni,knj->nij", centers, centers)
         return covariance
 
 
