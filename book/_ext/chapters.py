@@ -9,6 +9,7 @@ Sphinx then reads the executed notebook in place of the committed one.
 from __future__ import annotations
 
 import json
+import sys
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -126,7 +127,8 @@ def substitute(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the extension."""
+    """Register the extension; the API page describes this tree's packages, installed or not."""
+    sys.path.insert(0, str(Path(app.srcdir, "src")))
     app.connect("env-get-outdated", execute_outdated)
     app.connect("source-read", substitute)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

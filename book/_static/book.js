@@ -45,13 +45,10 @@
     if (element.getAttribute(name) !== value) element.setAttribute(name, value);
   }
 
-  // The theme's buttons say one thing in their label and another in their content.
-  function quietThemeButtons() {
-    const extra = ".search-button__kbd-shortcut, .theme-switch-button svg, .theme-switch-button i";
-    for (const element of document.querySelectorAll(extra)) {
-      element.setAttribute("aria-hidden", "true");
-      element.removeAttribute("aria-labelledby");
-      element.querySelector("title")?.remove();
+  // The theme labels its wide search button "Search" while it shows "Search Ctrl+K": its text is the better name.
+  function nameSearchButton() {
+    for (const button of document.querySelectorAll(".search-button-field")) {
+      button.removeAttribute("aria-label");
     }
   }
 
@@ -86,6 +83,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     bridgeMathJax();
+    nameSearchButton();
     boxTables();
     const outputs = document.querySelectorAll(".cell_output");
     const watcher = new MutationObserver((changes) => {
@@ -100,10 +98,7 @@
     }
     focusScrollingBoxes();
     window.MathJax?.startup?.promise?.then(focusScrollingBoxes);
-    window.addEventListener("load", () => {
-      quietThemeButtons();
-      focusScrollingBoxes();
-    });
+    window.addEventListener("load", focusScrollingBoxes);
     window.addEventListener("resize", focusScrollingBoxes);
   });
 })();
