@@ -7,27 +7,25 @@ A head reads the prompt law of labeled tokens (X, Y) and a query (x, 0); its las
 an affine score plus a gate. Everything here is a function of the effective coordinates
 (w, b, r, s), pulled back to the head's own coordinates by the chain rule.
 
-How the integrals are done. Under class c, x = m_c + L z with L L^T = Gamma and z ~ N(0, I). Split z along
-the gate, z = z1 e1 + (rest) with e1 parallel to L^T s; then f = A(z1) + (component of L^T w orthogonal
-to e1)^T z, whose second term is Gaussian with standard deviation tau. So each expectation is one
-integral over z1 of an expectation of softplus, sigma or a derivative of sigma under N(A(z1), tau^2), which
-`logistic_normal` gives to rounding. Factors of x in the integrand become derivatives by Stein's
-identity. The number of nodes does not depend on d, and the only work that does is a product with L.
+Each expectation over a class is one integral over the gate's direction of an expectation of a logistic
+function under a one-dimensional Gaussian (`_lda_integrals`), so the number of nodes does not
+depend on d, and the only work that does is a product with a Cholesky factor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from mixattn import quadrature
+from mixattn._lda_integrals import mean_divergence, risk_integrals
 from mixattn._validation import (
     FloatArray,
     as_array,
@@ -97,14 +95,24 @@ class LDATask:
         return len(self.mean_pos)
 
     @cached_property
+    def priors(self) -> FloatArray:
+        """Probabilities of the classes +1 and -1, shape (2,)."""
+        return freeze(np.array([self.prior_pos, 1 - self.prior_pos]))
+
+    @cached_property
     def mean_difference(self) -> FloatArray:
         """The vector Dm = m_1 - m_-1, shape (d,)."""
         return freeze(self.mean_pos - self.mean_neg)
 
     @cached_property
+    def midpoint(self) -> FloatArray:
+        """The vector (m_1 + m_-1) / 2, shape (d,)."""
+        return freeze(0.5 * (self.mean_pos + self.mean_neg))
+
+    @cached_property
     def prior_logit(self) -> float:
         """The constant s0 = log(pi_+ / (1 - pi_+))."""
-        return float(special.logit(self.prior_pos))
+        return self._prior_logit_parts[0]
 
     @cached_property
     def cholesky(self) -> FloatArray:
@@ -112,12 +120,72 @@ class LDATask:
         return freeze(np.linalg.cholesky(self.covariance))
 
     @cached_property
+    def whitened_difference(self) -> FloatArray:
+        """The vector L^-1 Dm = L^T w*, whose norm is the distance between the whitened classes."""
+        return freeze(
+            scipy.linalg.solve_triangular(self.cholesky, self.mean_difference, lower=True)
+        )
+
+    @cached_property
+    def whitened_midpoint(self) -> FloatArray:
+        """The vector L^-1 (m_1 + m_-1) / 2, shape (d,)."""
+        return freeze(scipy.linalg.solve_triangular(self.cholesky, self.midpoint, lower=True))
+
+    @property
     def bayes_score(self) -> tuple[FloatArray, float]:
-        """The Bayes score (w*, b*), f*(x) = w*^T x + b* = log odds of Y = 1 (Proposition B.2)."""
-        w = scipy.linalg.cho_solve((self.cholesky, True), self.mean_difference)
-        # the midpoint form of b* subtracts no two large quadratic forms
-        midpoint = 0.5 * (self.mean_pos + self.mean_neg)
-        return freeze(w), self.prior_logit - float(midpoint @ w)
+        """The Bayes score (w*, b*), f*(x) = w*^T x + b* = log odds of Y = 1 (Proposition B.2).
+
+        Correctly rounded, or nearly: see `bayes_gap`.
+        """
+        (w, _), (b, _) = self._bayes_parts
+        return w, b
+
+    def bayes_gap(self, p: EffectiveParams) -> tuple[FloatArray, float]:
+        """Return the tangent at s = 0 of the gap f - f*, as (slope, intercept).
+
+        ``w - w* + r sigma'(s0) s`` and ``b - b* + r sigma(s0)``, where sigma(s0) = pi_+. Both vanish on
+        the optimal families, so they are summed exactly, with w* and b* carried beyond double
+        precision: what is left is the distance of the given floating-point parameters from the
+        true optimum.
+        """
+        (w, w_tail), (b, b_tail) = self._bayes_parts
+        tangent = p.r * self.prior_pos * (1 - self.prior_pos) * p.s
+        slope = np.array(
+            [math.fsum(terms) for terms in zip(p.w, -w, -w_tail, tangent, strict=True)]
+        )
+        intercept = math.fsum([p.b, -b, -b_tail, *_exact_product(p.r, self.prior_pos)])
+        return slope, intercept
+
+    @cached_property
+    def _prior_logit_parts(self) -> tuple[float, float]:
+        """The float s0 and what it lacks to log(pi_+ / (1 - pi_+))."""
+        prior = Decimal(self.prior_pos)
+        with localcontext(prec=40):
+            exact = prior.ln() - (1 - prior).ln()
+            return float(exact), float(exact - Decimal(float(exact)))
+
+    @cached_property
+    def _bayes_parts(self) -> tuple[tuple[FloatArray, FloatArray], tuple[float, float]]:
+        """The floats w* and b*, each with what it lacks, by one step of iterative refinement."""
+        factor = (self.cholesky, True)
+        w = scipy.linalg.cho_solve(factor, self.mean_difference)
+        for _ in range(2):
+            products, errors = _exact_product(self.covariance, w)
+            residual = [
+                math.fsum([plus, -minus, *row, *row_errors])
+                for plus, minus, row, row_errors in zip(
+                    self.mean_pos, self.mean_neg, -products, -errors, strict=True
+                )
+            ]
+            w_tail = scipy.linalg.cho_solve(factor, np.array(residual))
+            w, w_tail = w + w_tail, w_tail - ((w + w_tail) - w)
+        terms = list(self._prior_logit_parts)
+        for mean in (self.mean_pos, self.mean_neg):
+            for part in (w, w_tail):
+                products, errors = _exact_product(-0.5 * mean, part)
+                terms += [*products, *errors]
+        b = math.fsum(terms)
+        return (freeze(w), freeze(w_tail)), (b, math.fsum([*terms, -b]))
 
     @cached_property
     def prompt_law(self) -> GaussianMixture:
@@ -142,11 +210,6 @@ class LDATask:
         noise = rng.standard_normal((n, self.dim)) @ self.cholesky.T
         x = np.where(positive[:, None], self.mean_pos, self.mean_neg) + noise
         return x, np.where(positive, 1, -1)
-
-    def _classes(self) -> Iterator[tuple[int, float, FloatArray]]:
-        """Yield (label, prior, mean) of each class."""
-        yield 1, self.prior_pos, self.mean_pos
-        yield -1, 1 - self.prior_pos, self.mean_neg
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -245,6 +308,15 @@ class AttentionParams:
         return U, V
 
 
+def _exact_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return the rounded product and its rounding error, which is a float too (Dekker, Veltkamp)."""
+    product = a * b
+    a_high = a * 134217729.0 - (a * 134217729.0 - a)
+    b_high = b * 134217729.0 - (b * 134217729.0 - b)
+    a_low, b_low = a - a_high, b - b_high
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
 Params = TypeVar("Params", AttentionParams, EffectiveParams)
 
 
@@ -297,7 +369,21 @@ def score(params: AttentionParams | EffectiveParams, task: LDATask, x: ArrayLike
 
 def logistic_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> float:
     """Return the population logistic risk E log(1 + exp(-Y f(X)))."""
-    return sum(float(c.weights @ c.expected[0]) for c in _class_integrals(params, task, order=0))
+    integrals = risk_integrals(_as_effective(params, task), task, order=0)
+    return integrals.scalar(0, np.ones_like(integrals.position))
+
+
+def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> float:
+    r"""Return R(f) - R(f*) as the expected divergence between the posteriors.
+
+    .. math::
+        R(f) - R(f^*) = \mathbb E\, \mathrm{KL}\big(\mathrm{Ber}(\sigma(f^*(X))) \,\|\, \mathrm{Ber}(\sigma(f(X)))\big)
+
+    Never a difference of two risks: every term is nonnegative and accurate relative to itself, so
+    the value is too, however small (Lemma B.4 gives its sign). Attention parameters are first
+    mapped to effective ones in floating point, which perturbs the score by rounding.
+    """
+    return mean_divergence(_as_effective(params, task), task)
 
 
 def risk_gradient(params: Params, task: LDATask) -> Params:
@@ -306,7 +392,7 @@ def risk_gradient(params: Params, task: LDATask) -> Params:
     In effective coordinates it is E[(sigma(f) - 1{Y = 1}) Df] (Lemmas B.7 and B.9); in attention
     coordinates its pullback DPhi^T (Lemmas B.10 and B.15), at a cost of O(d^2 + nodes).
     """
-    gradient = _effective_gradient(params, task)
+    gradient = _effective_gradient(_as_effective(params, task), task)
     if isinstance(params, EffectiveParams):
         return gradient
     return AttentionParams(
@@ -325,14 +411,16 @@ def risk_hessian(params: AttentionParams | EffectiveParams, task: LDATask) -> Fl
 
     Shape (2d + 2, 2d + 2) in effective coordinates, (d^2 + 2d + 1,) * 2 in attention coordinates.
     """
-    hessian = _effective_hessian(params, task)
+    hessian = _effective_hessian(_as_effective(params, task), task)
     if isinstance(params, EffectiveParams):
         return hessian
     jacobian = effective_jacobian(params, task)
     pulled_back: FloatArray = jacobian.T @ hessian @ jacobian
     # Phi is linear but for w = U11 Gamma v21, which is bilinear
     U11, _, v21, _ = _attention_slices(task.dim)
-    bilinear = np.kron(_effective_gradient(params, task).w[:, None], task.covariance)
+    bilinear = np.kron(
+        _effective_gradient(_as_effective(params, task), task).w[:, None], task.covariance
+    )
     pulled_back[U11, v21] += bilinear
     pulled_back[v21, U11] += bilinear.T
     return 0.5 * (pulled_back + pulled_back.T)
@@ -367,374 +455,34 @@ def _as_effective(params: AttentionParams | EffectiveParams, task: LDATask) -> E
     return effective_params(params, task) if isinstance(params, AttentionParams) else params
 
 
-# Panels of the outer rule: the error bound of `quadrature.graded_panels` is RATE^(-2 * 18) = 2e-19
-# times the growth of the integrand off the real axis, exp((1.5 * 3)^2 / 2) = 2.5e4 at most for the density.
-PANEL_NODES = 18
-LONGEST_PANEL = 3.0
-# keep the integrand's poles a little outside the discs
-MARGIN = 0.9
-# N(0, 1) has no mass in double precision beyond this, wherever an integrand's bulk may be
-UNDERFLOW = 38.5
-# parts of the line where the integrand is below exp(-BULK) of its peak are left out
-BULK = 42.0
+def _effective_gradient(p: EffectiveParams, task: LDATask) -> EffectiveParams:
+    integrals = risk_integrals(p, task, order=1)
+    _, gate, slope, _ = integrals.gate
+    one = np.ones_like(gate)
+    return EffectiveParams(
+        integrals.vector(1, one),
+        integrals.scalar(1, one),
+        integrals.scalar(1, gate),
+        p.r * integrals.vector(1, slope),
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class _ClassIntegral:
-    """The outer nodes of one class and the inner expectations there.
-
-    ``expected[k]`` is E[l^(k)(f) | z1], l(f) = log(1 + exp(-y f)), so that l' = sigma(f) - 1{y = 1}. The
-    moments below are E[h(z1) l^(k)(f) x ... x; Y = y] for x-degrees 0, 1 and 2: x = mean + L z, the
-    component of z along the gate is integrated by the nodes and the others by Stein's identity, where
-    `along` = L e1 and `across` = L (I - e1 e1^T) L^T w.
-    """
-
-    weights: FloatArray
-    z: FloatArray
-    gate: FloatArray
-    expected: FloatArray
-    mean: FloatArray
-    along: FloatArray
-    across: FloatArray
-    covariance: FloatArray
-
-    def scalar(self, k: int, h: FloatArray) -> float:
-        return float((self.weights * h) @ self.expected[k])
-
-    def vector(self, k: int, h: FloatArray) -> FloatArray:
-        weighted = self.weights * h
-        return self.mean * (weighted @ self.expected[k]) + self._centered(k, weighted)
-
-    def _centered(self, k: int, weighted: FloatArray) -> FloatArray:
-        centered: FloatArray = self.along * (
-            (weighted * self.z) @ self.expected[k]
-        ) + self.across * (weighted @ self.expected[k + 1])
-        return centered
-
-    def matrix(self, k: int, h: FloatArray) -> FloatArray:
-        weighted = self.weights * h
-        total = weighted @ self.expected[k]
-        centered = self._centered(k, weighted)
-        mixed = np.outer(self.along, self.across) * ((weighted * self.z) @ self.expected[k + 1])
-        second: FloatArray = (
-            np.outer(self.mean, self.mean) * total
-            + np.outer(self.mean, centered)
-            + np.outer(centered, self.mean)
-            + self.covariance * total
-            + np.outer(self.along, self.along) * ((weighted * (self.z**2 - 1)) @ self.expected[k])
-            + mixed
-            + mixed.T
-            + np.outer(self.across, self.across) * (weighted @ self.expected[k + 2])
-        )
-        return second
-
-
-def _effective_gradient(
-    params: AttentionParams | EffectiveParams, task: LDATask
-) -> EffectiveParams:
-    p = _as_effective(params, task)
-    gradient = np.zeros(2 * task.dim + 2)
+def _effective_hessian(p: EffectiveParams, task: LDATask) -> FloatArray:
+    """E[l''(f) Df Df^T + l'(f) D2f] with Df = (x, 1, sigma(v), r sigma'(v) x), v = s0 + s^T x."""
+    integrals = risk_integrals(p, task, order=2)
+    _, gate, slope, curvature = integrals.gate
+    one = np.ones_like(gate)
     w, b, r, s = _effective_slices(task.dim)
-    for c in _class_integrals(p, task, order=2):
-        gate, slope = c.gate[1], c.gate[2]
-        gradient[w] += c.vector(1, np.ones_like(gate))
-        gradient[b] += c.scalar(1, np.ones_like(gate))
-        gradient[r] += c.scalar(1, gate)
-        gradient[s] += p.r * c.vector(1, slope)
-    return EffectiveParams.from_vector(gradient, task.dim)
-
-
-def _effective_hessian(params: AttentionParams | EffectiveParams, task: LDATask) -> FloatArray:
-    """E[l''(f) Df Df^T + l'(f) D2f], Df = (x, 1, sigma(v), r sigma'(v) x), v = s0 + s^T x."""
-    p = _as_effective(params, task)
-    d = task.dim
-    hessian = np.zeros((2 * d + 2, 2 * d + 2))
-    w, b, r, s = _effective_slices(d)
-    for c in _class_integrals(p, task, order=4):
-        _, gate, slope, curvature = c.gate
-        one = np.ones_like(gate)
-        hessian[w, w] += c.matrix(2, one)
-        hessian[w, b] += c.vector(2, one)
-        hessian[w, r] += c.vector(2, gate)
-        hessian[w, s] += p.r * c.matrix(2, slope)
-        hessian[b, b] += c.scalar(2, one)
-        hessian[b, r] += c.scalar(2, gate)
-        hessian[b, s] += p.r * c.vector(2, slope)
-        hessian[r, r] += c.scalar(2, gate**2)
-        hessian[r, s] += p.r * c.vector(2, gate * slope) + c.vector(1, slope)
-        hessian[s, s] += p.r**2 * c.matrix(2, slope**2) + p.r * c.matrix(1, curvature)
+    hessian = np.empty((2 * task.dim + 2,) * 2)
+    hessian[w, w] = integrals.matrix(2, one)
+    hessian[w, b] = integrals.vector(2, one)
+    hessian[w, r] = integrals.vector(2, gate)
+    hessian[w, s] = p.r * integrals.matrix(2, slope)
+    hessian[b, b] = integrals.scalar(2, one)
+    hessian[b, r] = integrals.scalar(2, gate)
+    hessian[b, s] = p.r * integrals.vector(2, slope)
+    hessian[r, r] = integrals.scalar(2, gate**2)
+    hessian[r, s] = p.r * integrals.vector(2, gate * slope) + integrals.vector(1, slope)
+    hessian[s, s] = p.r**2 * integrals.matrix(2, slope**2) + p.r * integrals.matrix(1, curvature)
     upper = np.triu(hessian)
     return upper + np.triu(hessian, 1).T
-
-
-def _class_integrals(
-    params: AttentionParams | EffectiveParams, task: LDATask, order: int
-) -> Iterator[_ClassIntegral]:
-    """Yield the nodes and inner expectations of each class, up to the `order`-th derivative."""
-    p = _as_effective(params, task)
-    L = task.cholesky
-    w, s = L.T @ p.w, L.T @ p.s
-    # with no gate the only direction is that of w, and nothing is left across
-    axis = _unit(s if s.any() else w)
-    across = _orthogonal_part(w, axis)
-    inner_std = _norm(across)
-    gate_slope, score_slope = float(axis @ s), float(axis @ w)
-    for label, prior, mean in task._classes():
-        gate_offset = task.prior_logit + float(p.s @ mean)
-        score_offset = float(p.w @ mean) + p.b
-
-        def logit(z: FloatArray, a: float = score_offset, v: float = gate_offset) -> FloatArray:
-            gated: FloatArray = p.r * special.expit(v + gate_slope * z)
-            return a + score_slope * z + gated
-
-        def fits(
-            center: FloatArray, half: FloatArray, v: float = gate_offset, at=logit
-        ) -> NDArray[np.bool_]:
-            radius = quadrature.ELLIPSE * half
-            gate_at = v + gate_slope * center
-            reach = abs(gate_slope) * radius
-            change = abs(score_slope) * radius + abs(p.r) * _gate_change(gate_at, reach)
-            room = np.maximum(np.hypot(at(center), np.pi), 1.5 * inner_std)
-            return (
-                (half <= LONGEST_PANEL)
-                & (reach <= MARGIN * np.hypot(gate_at, np.pi))
-                & (change <= MARGIN * room)
-            )
-
-        z, dz = quadrature.panel_rule(
-            *quadrature.graded_panels(-UNDERFLOW, UNDERFLOW, fits), PANEL_NODES
-        )
-        keep = _bulk(z, -label * logit(z), gate_offset + gate_slope * z, inner_std)
-        z, dz = z[keep].ravel(), dz[keep].ravel()
-        # l(f) = softplus(-y f): a derivative of odd order changes sign with y
-        expected = quadrature.logistic_normal(-label * logit(z), inner_std, order)
-        if label == 1:
-            expected[1::2] *= -1
-        yield _ClassIntegral(
-            weights=prior * quadrature.normal_density(z) * dz,
-            z=z,
-            gate=quadrature.logistic_derivatives(gate_offset + gate_slope * z, 3),
-            expected=expected,
-            mean=mean,
-            along=L @ axis,
-            across=L @ across,
-            covariance=task.covariance,
-        )
-
-
-def _gate_change(v: FloatArray, reach: FloatArray) -> FloatArray:
-    """Bound \\|sigma(v') - sigma(v)\\| over the complex disc \\|v' - v\\| <= reach.
-
-    By the derivative: \\|sigma'(x + iy)\\| = 1 / (2 (cosh x + cos y)).
-    """
-    nearest = np.minimum(np.maximum(np.abs(v) - reach, 0.0), 700.0)
-    floor = np.cosh(nearest) + np.cos(np.minimum(reach, np.pi))
-    return reach / np.maximum(2 * floor, 1e-300)
-
-
-def _bulk(
-    z: FloatArray, loss_logit: FloatArray, gate_logit: FloatArray, std: float
-) -> NDArray[np.bool_]:
-    """Say which panels carry mass of some integrand: density times a loss derivative times a gate factor.
-
-    The loss factor is softplus or sigma of loss_logit + std Z, or sigma' of it, which decays in
-    \\|loss_logit\\|; the gate factor is 1, sigma or sigma'.
-    """
-    log_density = -0.5 * z**2
-    away = np.abs(loss_logit)
-    # log E exp(-(a + std Z)^+), up to a few units: a Gaussian tail, then an exponential
-    decay = np.where(
-        away < std**2, 0.5 * (away / std) ** 2 if std > 0 else 0.0, away - 0.5 * std**2
-    )
-    keep = np.zeros(len(z), dtype=bool)
-    for loss in (np.where(loss_logit < 0, decay, 0.0), decay):
-        for gate in (0.0, np.logaddexp(0.0, -gate_logit), np.abs(gate_logit)):
-            log_size = (log_density - loss - gate).max(axis=1)
-            keep |= log_size >= log_size.max() - BULK
-    return keep
-
-
-def _unit(v: FloatArray) -> FloatArray:
-    """Return v / |v|, or the first coordinate vector for v = 0; nothing underflows."""
-    scale = np.abs(v).max()
-    if scale == 0:
-        return np.eye(1, len(v))[0]
-    unit: FloatArray = (v / scale) / np.linalg.norm(v / scale)
-    return unit
-
-
-def _norm(v: FloatArray) -> float:
-    return float(_unit(v) @ v)
-
-
-def _orthogonal_part(v: FloatArray, axis: FloatArray) -> FloatArray:
-    """Return v - (axis^T v) axis, orthogonal to rounding, zero when v is parallel to the axis."""
-    rest = v - (axis @ v) * axis
-    rest = rest - (axis @ rest) * axis
-    negligible = 4 * np.finfo(float).eps * np.abs(v).max()
-    return rest if np.abs(rest).max() > negligible else np.zeros_like(v)
-
-
-def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> float:
-    r"""Return R(f) - R(f*) as the expected divergence between the posteriors, never as a difference.
-
-    .. math::
-        R(f) - R(f^*) = \mathbb E\, \mathrm{KL}\big(\mathrm{Ber}(\sigma(f^*)) \,\|\, \mathrm{Ber}(\sigma(f))\big)
-
-    Every term is nonnegative and computed from the difference f - f* itself, so the value keeps its
-    relative accuracy down to rounding in the parameters.
-
-    With e1 along the gate and e2 along the rest of w*, the divergence averaged over the direction e3 that
-    is left of w is in closed form: f* does not depend on it, f = A + tau Z does, and
-    ``E KL(f*, A + tau Z) = KL(f*, A) + (E softplus(A + tau Z) - softplus(A))``, again two nonnegative
-    terms. Two integrals remain, in any dimension.
-    """
-    p = _as_effective(params, task)
-    w_bayes, b_bayes = task.bayes_score
-    prior = task.prior_pos
-    variance = prior * (1 - prior)
-    s = p.s if p.r != 0 else np.zeros(task.dim)
-    # f - f* = intercept + slope^T x + r (sigma(s0 + u) - sigma(s0) - sigma'(s0) u), u = s^T x: near the
-    # optimal families the affine part cancels in the parameters and the rest is small by itself
-    intercept = (p.b - b_bayes) + p.r * prior
-    slope = (p.w - w_bayes) + p.r * variance * s
-    L = task.cholesky
-    gate_direction, bayes_direction, slope_direction = L.T @ s, L.T @ w_bayes, L.T @ slope
-    axis = _unit(gate_direction if s.any() else bayes_direction)
-    bayes_rest = _orthogonal_part(bayes_direction, axis)
-    second = _unit(bayes_rest)
-    if not bayes_rest.any():
-        second = np.zeros_like(axis)
-    slope_rest = _orthogonal_part(slope_direction, axis)
-    slope_second = float(second @ slope_rest)
-    inner_std = _norm(slope_rest - slope_second * second)
-    total = 0.0
-    for _, class_prior, mean in task._classes():
-        total += class_prior * _class_divergence(
-            task,
-            p.r,
-            bayes=(
-                float(w_bayes @ mean) + b_bayes,
-                float(axis @ bayes_direction),
-                _norm(bayes_rest),
-            ),
-            difference=(
-                intercept + float(slope @ mean),
-                float(axis @ slope_direction),
-                slope_second,
-            ),
-            gate=(float(s @ mean), float(axis @ gate_direction)),
-            inner_std=inner_std,
-        )
-    return total
-
-
-def _class_divergence(
-    task: LDATask,
-    r: float,
-    bayes: tuple[float, float, float],
-    difference: tuple[float, float, float],
-    gate: tuple[float, float],
-    inner_std: float,
-) -> float:
-    """Integrate the divergence over one class: (offset, slope along e1, slope along e2) of each part."""
-
-    def fits(center: FloatArray, half: FloatArray) -> NDArray[np.bool_]:
-        radius = quadrature.ELLIPSE * half
-        gate_at = gate[0] + gate[1] * center + task.prior_logit
-        reach = abs(gate[1]) * radius
-        bayes_at = bayes[0] + bayes[1] * center
-        score_at = (
-            bayes_at
-            + difference[0]
-            + difference[1] * center
-            + r * _gate_remainder(gate[0] + gate[1] * center, task)
-        )
-        swing = (quadrature.GAUSSIAN_REACH + abs(bayes[2])) * abs(bayes[2])
-        score_swing = (quadrature.GAUSSIAN_REACH + abs(bayes[2])) * abs(bayes[2] + difference[2])
-        bayes_room = np.hypot(np.maximum(np.abs(bayes_at) - swing, 0), np.pi)
-        score_room = np.hypot(np.maximum(np.abs(score_at) - score_swing, 0), np.pi)
-        affine = bayes[1] + difference[1] - r * task.prior_pos * (1 - task.prior_pos) * gate[1]
-        change = abs(affine) * radius + abs(r) * _gate_change(gate_at, reach)
-        return (
-            (half <= LONGEST_PANEL)
-            & (reach <= MARGIN * np.hypot(gate_at, np.pi))
-            & (abs(bayes[1]) * radius <= MARGIN * bayes_room)
-            & (change <= MARGIN * np.maximum(score_room, 1.5 * inner_std))
-        )
-
-    z1, dz1 = quadrature.panel_rule(*quadrature.graded_panels(-20.0 - 9.0, 20.0 + 9.0, fits), 14)
-    z1, dz1 = z1.ravel(), dz1.ravel() * quadrature.normal_density(z1.ravel())
-    steepest = max(abs(bayes[2]), abs(bayes[2] + difference[2]))
-    if steepest > 0:
-        window = quadrature.GAUSSIAN_REACH + abs(bayes[2])
-        z2, dz2 = quadrature.gaussian_trapezoid(
-            0.9 * np.pi / steepest, -window, window, tolerance=1e-12
-        )
-    else:
-        z2, dz2 = np.zeros(1), np.ones(1)
-    total = 0.0
-    remainder = r * _gate_remainder(gate[0] + gate[1] * z1, task)
-    for i in range(0, len(z1), max(1, 200_000 // len(z2))):
-        rows = slice(i, i + max(1, 200_000 // len(z2)))
-        f_bayes = bayes[0] + bayes[1] * z1[rows, None] + bayes[2] * z2
-        gap = (difference[0] + difference[1] * z1[rows, None] + difference[2] * z2) + remainder[
-            rows, None
-        ]
-        values = _divergence(f_bayes, gap) + _jensen_gap(f_bayes + gap, inner_std)
-        total += float(dz1[rows] @ values @ dz2)
-    return total
-
-
-def _gate_remainder(u: FloatArray, task: LDATask) -> FloatArray:
-    """Return sigma(s0 + u) - sigma(s0) - sigma'(s0) u without cancellation at small u."""
-    p = task.prior_pos
-    variance = p * (1 - p)
-    small = np.clip(u, -1.0, 1.0)
-    e = np.expm1(small)
-    odd = _expm1_tail(small, 2) - 0.5 * small * e
-    near = variance * (odd + (0.5 - p) * small * e) / (1 + p * e)
-    far = special.expit(task.prior_logit + u) - p - variance * u
-    return np.where(np.abs(u) < 1.0, near, far)
-
-
-def _expm1_tail(x: FloatArray, n: int) -> FloatArray:
-    if n != 2:
-        raise ValueError
-    series = np.zeros_like(x)
-    for k in range(20, 1, -1):
-        series = (series + 1) * x / k
-    return np.where(np.abs(x) < 1, series * x, np.expm1(x) - x)
-
-
-def _divergence(f_bayes: FloatArray, gap: FloatArray) -> FloatArray:
-    """Return KL(Ber(sigma(f*)) || Ber(sigma(f* + gap))) = softplus(f) - softplus(f*) - sigma(f*) gap."""
-    gap = np.where(f_bayes > 0, -gap, gap)
-    low = -np.abs(f_bayes)
-    t = np.exp(low)
-    p = t / (1 + t)
-    q = 1 / (1 + t)
-    near = np.clip(gap, -1, 1)
-    small = np.log1p(p * _expm1_tail(q * near, 2) + q * _expm1_tail(-p * near, 2))
-    large = np.logaddexp(0, low + gap) - np.log1p(t) - p * gap
-    return np.where(np.abs(gap) < 1, small, large)
-
-
-def _jensen_gap(mean: FloatArray, std: float) -> FloatArray:
-    """Return E softplus(mean + std Z) - softplus(mean), nonnegative and even in the mean."""
-    if std == 0:
-        return np.zeros_like(mean)
-    low = -np.abs(mean)
-    if std > 3:
-        return quadrature.logistic_normal(low.ravel(), std, 0)[0].reshape(
-            mean.shape
-        ) - np.logaddexp(0, low)
-    nodes, weights = quadrature.gaussian_trapezoid(
-        0.9 * np.pi / std, upper=9 + std, lower=-9 - std, tolerance=1e-12
-    )
-    slope = np.exp(low) / (1 + np.exp(low)) ** 2
-    half = nodes >= 0
-    nodes, weights = nodes[half], weights[half] * np.where(nodes[half] > 0, 1.0, 0.5)
-    return sum(
-        w * np.log1p(4 * slope * np.sinh(0.5 * std * x) ** 2) for x, w in zip(nodes, weights)
-    )
