@@ -270,7 +270,6 @@ DIVERGENCE_TOLERANCE = 1e-11
 DIVERGENCE_BULK = np.exp(-34.0)
 LONGEST_TRAPEZOID = 3000
 STRIDE = 6
-FARTHEST_LOGIT = 600.0
 SPLINE_DEGREE = 9
 
 
@@ -443,12 +442,12 @@ def jensen_gap(mean: FloatArray, std: float) -> FloatArray:
     """
     if std == 0:
         return np.zeros_like(mean)
-    # even in the mean; smaller than any divergence that matters beyond FARTHEST_LOGIT
-    away = np.minimum(np.abs(mean), FARTHEST_LOGIT)
+    # even in the mean; smaller than any divergence that matters beyond
+    away = np.minimum(np.abs(mean), 600.0 + UNDERFLOW * std)
     step = 0.2
-    grid = step * np.arange(-SPLINE_DEGREE, away.max() / step + SPLINE_DEGREE)
-    if 2 * grid.size > away.size:
+    if 4 * away.max() > step * away.size:
         return _jensen_gap(away.ravel(), std).reshape(away.shape)
+    grid = step * np.arange(-SPLINE_DEGREE, away.max() / step + SPLINE_DEGREE)
     spline = make_interp_spline(grid, np.log(_jensen_gap(np.abs(grid), std)), k=SPLINE_DEGREE)
     gap: FloatArray = np.exp(spline(away))
     return gap
