@@ -82,7 +82,8 @@ class RiskIntegrals:
         coefficients = np.stack(
             [weighted[0] @ self.position, weighted[1].sum(axis=1), weighted[0].sum(axis=1)], axis=-1
         )
-        return np.einsum("ci,cid->d", coefficients, self.frame)
+        moment: FloatArray = np.einsum("ci,cid->d", coefficients, self.frame)
+        return moment
 
     def matrix(self, k: int, h: FloatArray) -> FloatArray:
         """Return E[h l^(k)(f) x x^T], shape (d, d)."""
@@ -97,8 +98,10 @@ class RiskIntegrals:
                 [along, across, one],
             ]
         )
-        spanned = np.einsum("cid,ijc,cje->de", self.frame, coefficients, self.frame, optimize=True)
-        return spanned + one.sum() * self.remainder
+        moment: FloatArray = one.sum() * self.remainder
+        for frame, block in zip(self.frame, np.moveaxis(coefficients, -1, 0), strict=True):
+            moment += frame.T @ block @ frame
+        return moment
 
 
 def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegrals:
@@ -126,11 +129,12 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
         change = abs(slope) * radius + abs(p.r) * gate_change(gate, abs(gate_slope) * radius)
         # averaging over N(0, tau^2) moves the poles away: in the disc it grows by exp(1.5^2 / 2) only
         room = np.maximum(np.hypot(score_mean(center), np.pi).min(axis=0), 1.5 * tau)
-        return (
+        fine: NDArray[np.bool_] = (
             (half <= LONGEST_PANEL)
             & (abs(gate_slope) * radius <= MARGIN * np.hypot(gate, np.pi))
             & (change <= MARGIN * room)
         )
+        return fine
 
     reach = UNDERFLOW + float(np.abs(shift).max())
     t, dt = panel_rule(*graded_panels(-reach, reach, fits), PANEL_NODES)
@@ -174,7 +178,8 @@ def gate_change(v: FloatArray, radius: FloatArray) -> FloatArray:
     """
     nearest = np.clip(np.abs(v) - radius, 0.0, 700.0)
     floor = np.cosh(nearest) + np.cos(np.minimum(radius, np.pi))
-    return radius / np.maximum(2 * floor, 1e-100)
+    bound: FloatArray = radius / np.maximum(2 * floor, 1e-100)
+    return bound
 
 
 def _bulk(
@@ -199,8 +204,9 @@ def unit(v: FloatArray) -> FloatArray:
     scale = np.abs(v).max()
     if scale == 0:
         return np.eye(1, len(v))[0]
-    scaled: FloatArray = v / scale
-    return scaled / np.linalg.norm(scaled)
+    scaled = v / scale
+    direction: FloatArray = scaled / np.linalg.norm(scaled)
+    return direction
 
 
 def orthogonal_part(v: FloatArray, axis: FloatArray) -> FloatArray:
@@ -270,7 +276,6 @@ DIVERGENCE_TOLERANCE = 1e-11
 DIVERGENCE_BULK = np.exp(-34.0)
 LONGEST_TRAPEZOID = 3000
 STRIDE = 6
-FARTHEST_LOGIT = 600.0
 SPLINE_DEGREE = 9
 
 
@@ -443,12 +448,12 @@ def jensen_gap(mean: FloatArray, std: float) -> FloatArray:
     """
     if std == 0:
         return np.zeros_like(mean)
-    # even in the mean; smaller than any divergence that matters beyond FARTHEST_LOGIT
-    away = np.minimum(np.abs(mean), FARTHEST_LOGIT)
+    # even in the mean; smaller than any divergence that matters beyond
+    away = np.minimum(np.abs(mean), 600.0 + UNDERFLOW * std)
     step = 0.2
-    grid = step * np.arange(-SPLINE_DEGREE, away.max() / step + SPLINE_DEGREE)
-    if 2 * grid.size > away.size:
+    if 4 * away.max() > step * away.size:
         return _jensen_gap(away.ravel(), std).reshape(away.shape)
+    grid = step * np.arange(-SPLINE_DEGREE, away.max() / step + SPLINE_DEGREE)
     spline = make_interp_spline(grid, np.log(_jensen_gap(np.abs(grid), std)), k=SPLINE_DEGREE)
     gap: FloatArray = np.exp(spline(away))
     return gap
@@ -461,7 +466,8 @@ def _jensen_gap(away: FloatArray, std: float) -> FloatArray:
     ``softplus(a + h) + softplus(a - h) - 2 softplus(a) = log(1 + 4 sigma'(a) sinh(h/2)^2)``.
     """
     if std > 1.0:
-        return logistic_normal(-away, std, 0)[0, 0] - np.log1p(np.exp(-away))
+        smoothed: FloatArray = logistic_normal(-away, std, 0)[0, 0]
+        return smoothed - np.log1p(np.exp(-away))
     nodes, weights = quadrature.gaussian_trapezoid(MARGIN * np.pi / std, 0.0, GAUSSIAN_REACH + std)
     slope = logistic_derivatives(away, 2)[2]
     bumps = np.log1p(4 * slope[:, None] * np.sinh(0.5 * std * nodes[1:]) ** 2)

@@ -118,7 +118,7 @@ class LDATask:
     @cached_property
     def cholesky(self) -> FloatArray:
         """Lower triangular L with L L^T = Gamma, shape (d, d)."""
-        return freeze(np.linalg.cholesky(self.covariance))
+        return freeze(scipy.linalg.cholesky(self.covariance, lower=True))
 
     @cached_property
     def whitened_difference(self) -> FloatArray:
