@@ -67,6 +67,8 @@ def stages(quick: bool) -> list[Stage]:
     ]
     site_tests = ["tests/book/test_site.py", "tests/book/test_browser.py"]
     book_tests = ["tests/book", *(f"--ignore={path}" for path in site_tests)]
+    # Binder's environment is a fixture of one file: one worker makes it.
+    by_file = [*PYTEST, *WORKERS, "--dist", "loadfile"]
     lint = Stage(
         "lint",
         [[python, "-m", "ruff", "check", "-q"], [python, "-m", "ruff", "format", "--check", "-q"]],
@@ -80,16 +82,17 @@ def stages(quick: bool) -> list[Stage]:
         ],
     )
     if quick:
-        forms = [*PYTEST, *WORKERS, *book_tests, "-m", "not slow"]
+        forms = [*by_file, *book_tests, "-m", "not slow"]
         return [lint, types, package, Stage("ledger and form of the chapters", [forms])]
-    build = [python, "-m", "jupyter_book", "build", ".", "-W", "-n", "--keep-going"]
+    book = Path(python).parent / "jupyter-book"
+    build = [str(book), "build", ".", "-W", "-n", "--keep-going"]
     strict = [*PYTEST, *WORKERS, "--dist", "loadscope", "--nbval", *chapters]
     return [
         lint,
         types,
         package,
         *([Stage("chapters (strict nbval)", [strict])] if chapters else []),
-        Stage("ledger, notebooks, Binder, Colab", [[*PYTEST, *WORKERS, *book_tests]]),
+        Stage("ledger, notebooks, Binder, Colab", [[*by_file, *book_tests]]),
         Stage("site build, warning-free", [build]),
         Stage("site", [[*PYTEST, "tests/book/test_site.py"]]),
         Stage("site in a browser", [[*PYTEST, *WORKERS, "tests/book/test_browser.py"]]),

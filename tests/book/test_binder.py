@@ -66,6 +66,23 @@ def test_repo2docker_makes_the_expected_dockerfile(tmp_path):
     assert not re.search(r"-r .?requirements\.txt", dockerfile)
 
 
+def install(python):
+    """Install Binder's list, with uv because it is ten times faster, and else with pip as Binder does."""
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for command in (uv, pip):
+        done = subprocess.run(
+            [*command, "-r", BINDER / "requirements.txt"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "UV_SYSTEM_CERTS": "1"},
+            check=False,
+        )
+        if done.returncode == 0:
+            return
+    pytest.fail(f"cannot install Binder's list:\n{done.stderr}")
+
+
 @pytest.fixture(scope="module")
 def binder_python(tmp_path_factory):
     """Interpreter of an environment made from .binder/ alone, as repo2docker makes it; kept between runs."""
@@ -76,11 +93,10 @@ def binder_python(tmp_path_factory):
     stamp = VENV / "key"
     requirements = (BINDER / "requirements.txt").read_text("utf-8")
     python = VENV / "bin" / "python"
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     installed = VENV / "requirements.txt"
     if not installed.exists() or installed.read_text("utf-8") != requirements:
         venv.create(VENV, with_pip=True, clear=True)
-        subprocess.run([*pip, "install", "-r", BINDER / "requirements.txt"], check=True)
+        install(python)
         installed.write_text(requirements, "utf-8")
     if not stamp.exists() or stamp.read_text("utf-8") != digest.hexdigest():
         # Built in a copy: setuptools leaves files beside the sources.
