@@ -411,8 +411,10 @@ def test_large_alignments_are_right_to_their_rounding(rng, order, largest):
         logits = rng.permutation(logits)
     prompt = np.column_stack([logits, rng.standard_normal(length)])
     queries = np.array([[1.0, 0.0], [-1.0, 0.0], [0.5, 0.0], [0.0, 1.0]])
-    output = softmax_attention(prompt, queries, np.eye(2), np.eye(2))
-    expected = plain_softmax_attention(prompt, queries, np.eye(2), np.eye(2))
+    # so many queries that the prompt takes tens of tiles, and the running maximum rises in most
+    many = np.tile(queries, (32, 1))
+    output = softmax_attention(prompt, many, np.eye(2), np.eye(2))
+    expected = np.tile(plain_softmax_attention(prompt, queries, np.eye(2), np.eye(2)), (32, 1))
     np.testing.assert_allclose(output, expected, rtol=20 * largest * np.finfo(float).eps + 1e-12)
 
 
