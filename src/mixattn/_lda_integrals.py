@@ -203,7 +203,8 @@ def unit(v: FloatArray) -> FloatArray:
     """Return v / |v|, or the first coordinate vector for v = 0; nothing underflows."""
     scale = np.abs(v).max()
     if scale == 0:
-        return np.eye(1, len(v))[0]
+        first: FloatArray = np.eye(1, len(v))[0]
+        return first
     scaled = v / scale
     direction: FloatArray = scaled / np.linalg.norm(scaled)
     return direction
@@ -391,7 +392,7 @@ def _heavy_nodes(
         np.arange(0, n_columns, STRIDE),
     )
     size = sizes(scouts).max(axis=1)
-    heavy = size >= size.max() * DIVERGENCE_BULK
+    heavy = (size > 0) & (size >= size.max() * DIVERGENCE_BULK)
     heavy[:, 1:] |= heavy[:, :-1]
     heavy[:, :-1] |= heavy[:, 1:]
     panels, columns = np.nonzero(np.repeat(heavy, STRIDE, axis=1)[:, :n_columns])

@@ -52,6 +52,11 @@ class LDATask:
     prior_pos : float
         Probability of the class +1, in (0, 1).
 
+    Attributes
+    ----------
+    cholesky : ndarray, shape (d, d)
+        Lower triangular L with L L^T = Gamma.
+
     Raises
     ------
     ValueError
@@ -70,6 +75,7 @@ class LDATask:
     mean_neg: FloatArray
     covariance: FloatArray
     prior_pos: float
+    cholesky: FloatArray
 
     def __init__(
         self,
@@ -88,6 +94,12 @@ class LDATask:
         set_field(self, "mean_neg", freeze(negative))
         gamma = as_covariance("covariance", covariance, dim, definite=True)
         set_field(self, "covariance", freeze(gamma))
+        try:
+            set_field(self, "cholesky", freeze(scipy.linalg.cholesky(gamma, lower=True)))
+        except scipy.linalg.LinAlgError as error:
+            raise ValueError(
+                f"covariance: expected a positive definite matrix, got a singular one ({error})"
+            ) from error
         set_field(self, "prior_pos", as_scalar("prior_pos", prior_pos, above=0.0, below=1.0))
 
     @property
@@ -114,11 +126,6 @@ class LDATask:
     def prior_logit(self) -> float:
         """The constant s0 = log(pi_+ / (1 - pi_+))."""
         return self._prior_logit_parts[0]
-
-    @cached_property
-    def cholesky(self) -> FloatArray:
-        """Lower triangular L with L L^T = Gamma, shape (d, d)."""
-        return freeze(scipy.linalg.cholesky(self.covariance, lower=True))
 
     @cached_property
     def whitened_difference(self) -> FloatArray:
@@ -359,6 +366,7 @@ def effective_jacobian(theta: AttentionParams, task: LDATask) -> FloatArray:
     return jacobian
 
 
+@np.errstate(under="ignore")
 def score(params: AttentionParams | EffectiveParams, task: LDATask, x: ArrayLike) -> FloatArray:
     """Return the score f(x) = w^T x + b + r sigma(s0 + s^T x) at points x of shape (..., d)."""
     p = _as_effective(params, task)
@@ -368,12 +376,14 @@ def score(params: AttentionParams | EffectiveParams, task: LDATask, x: ArrayLike
     return values
 
 
+@np.errstate(under="ignore")
 def logistic_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> float:
     """Return the population logistic risk E log(1 + exp(-Y f(X)))."""
     integrals = risk_integrals(_as_effective(params, task), task, order=0)
     return integrals.scalar(0, np.ones_like(integrals.position))
 
 
+@np.errstate(under="ignore")
 def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> float:
     r"""Return R(f) - R(f*) as the expected divergence between the posteriors.
 
@@ -387,6 +397,7 @@ def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> flo
     return mean_divergence(_as_effective(params, task), task)
 
 
+@np.errstate(under="ignore")
 def risk_gradient(params: Params, task: LDATask) -> Params:
     """Return the gradient of `logistic_risk`, as an object of the same type as `params`.
 
@@ -407,6 +418,7 @@ def risk_gradient(params: Params, task: LDATask) -> Params:
     )
 
 
+@np.errstate(under="ignore")
 def risk_hessian(params: AttentionParams | EffectiveParams, task: LDATask) -> FloatArray:
     """Return the Hessian of `logistic_risk` in `to_vector` order (Lemma B.11), exactly symmetric.
 

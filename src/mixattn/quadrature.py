@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from mixattn._validation import FloatArray, as_integer, as_scalar, freeze
+from mixattn._validation import FloatArray, as_array, as_integer, as_scalar, freeze
 
 Rule = tuple[FloatArray, FloatArray]
 
@@ -32,9 +32,8 @@ TOLERANCE = 1e-15
 
 
 def normal_density(x: FloatArray) -> FloatArray:
-    """Return the density of N(0, 1); far tails underflow to zero in silence."""
-    with np.errstate(under="ignore"):
-        density: FloatArray = np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
+    """Return the density of N(0, 1), elementwise."""
+    density: FloatArray = np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
     return density
 
 
@@ -178,6 +177,8 @@ def graded_panels(lower: float, upper: float, fits: Fits) -> tuple[FloatArray, F
     -------
     centers, half_lengths : ndarrays of shape (n_panels,)
     """
+    lower = as_scalar("lower", lower)
+    upper = as_scalar("upper", upper, above=lower)
     centers = np.array([0.5 * (lower + upper)])
     halves = np.array([0.5 * (upper - lower)])
     done_centers, done_halves = [], []
@@ -200,23 +201,27 @@ def panel_rule(centers: FloatArray, half_lengths: FloatArray, n: int) -> Rule:
 
 
 def logistic_derivatives(y: FloatArray, order: int) -> FloatArray:
-    """Return softplus(y) = log(1 + e^y) and its derivatives up to `order` <= 3, stacked first.
+    r"""Return softplus(y) = log(1 + e^y) and its derivatives up to `order` <= 3, stacked first.
 
-    Computed from exp(-|y|) alone: nothing overflows, and each keeps its relative accuracy in both
-    tails.
+    Computed from exp(-\|y\|) alone: nothing overflows, and softplus, sigma and sigma' keep their relative
+    accuracy in both tails.
+
+    Examples
+    --------
+    >>> logistic_derivatives(np.array([-1e6, 0.0, 1e6]), 1)[1]
+    array([0. , 0.5, 1. ])
     """
-    with np.errstate(under="ignore"):
-        t = np.exp(-np.abs(y))
-        out = np.empty((order + 1, *y.shape))
-        out[0] = np.maximum(y, 0.0) + np.log1p(t)
-        if order >= 1:
-            p = 1 / (1 + t)
-            q = t * p
-            out[1] = np.where(y >= 0, p, q)
-        if order >= 2:
-            out[2] = p * q
-        if order >= 3:
-            out[3] = out[2] * (1 - 2 * out[1])
+    t = np.exp(-np.abs(y))
+    out = np.empty((order + 1, *y.shape))
+    out[0] = np.maximum(y, 0.0) + np.log1p(t)
+    if order >= 1:
+        p = 1 / (1 + t)
+        q = t * p
+        out[1] = np.where(y >= 0, p, q)
+    if order >= 2:
+        out[2] = p * q
+    if order >= 3:
+        out[3] = out[2] * (1 - 2 * out[1])
     return out
 
 
@@ -254,6 +259,12 @@ def logistic_normal(
     >>> bool(abs(gate[0] - 0.5) < 1e-14)
     True
     """
+    mean = as_array("mean", mean, ("n",))
+    std = as_scalar("std", std, at_least=0.0)
+    order = as_integer("order", order)
+    degree = as_integer("degree", degree)
+    if order > 3 or degree > 2:
+        raise ValueError(f"order, degree: expected at most 3 and 2, got {order} and {degree}")
     if std == 0.0:
         at_mean = logistic_derivatives(mean, order)
         moments = np.stack([at_mean, np.zeros_like(at_mean), at_mean])[: degree + 1]
