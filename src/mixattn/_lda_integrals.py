@@ -7,12 +7,15 @@ variable t, integrated on Gauss-Legendre panels; everything else is Gaussian giv
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
+from scipy.interpolate import make_interp_spline
 
 from mixattn import quadrature
 from mixattn._validation import FloatArray
@@ -79,7 +82,8 @@ class RiskIntegrals:
         coefficients = np.stack(
             [weighted[0] @ self.position, weighted[1].sum(axis=1), weighted[0].sum(axis=1)], axis=-1
         )
-        return np.einsum("ci,cid->d", coefficients, self.frame)
+        moment: FloatArray = np.einsum("ci,cid->d", coefficients, self.frame)
+        return moment
 
     def matrix(self, k: int, h: FloatArray) -> FloatArray:
         """Return E[h l^(k)(f) x x^T], shape (d, d)."""
@@ -94,8 +98,10 @@ class RiskIntegrals:
                 [along, across, one],
             ]
         )
-        spanned = np.einsum("cid,ijc,cje->de", self.frame, coefficients, self.frame, optimize=True)
-        return spanned + one.sum() * self.remainder
+        moment: FloatArray = one.sum() * self.remainder
+        for frame, block in zip(self.frame, np.moveaxis(coefficients, -1, 0), strict=True):
+            moment += frame.T @ block @ frame
+        return moment
 
 
 def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegrals:
@@ -123,11 +129,12 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
         change = abs(slope) * radius + abs(p.r) * gate_change(gate, abs(gate_slope) * radius)
         # averaging over N(0, tau^2) moves the poles away: in the disc it grows by exp(1.5^2 / 2) only
         room = np.maximum(np.hypot(score_mean(center), np.pi).min(axis=0), 1.5 * tau)
-        return (
+        fine: NDArray[np.bool_] = (
             (half <= LONGEST_PANEL)
             & (abs(gate_slope) * radius <= MARGIN * np.hypot(gate, np.pi))
             & (change <= MARGIN * room)
         )
+        return fine
 
     reach = UNDERFLOW + float(np.abs(shift).max())
     t, dt = panel_rule(*graded_panels(-reach, reach, fits), PANEL_NODES)
@@ -171,7 +178,8 @@ def gate_change(v: FloatArray, radius: FloatArray) -> FloatArray:
     """
     nearest = np.clip(np.abs(v) - radius, 0.0, 700.0)
     floor = np.cosh(nearest) + np.cos(np.minimum(radius, np.pi))
-    return radius / np.maximum(2 * floor, 1e-300)
+    bound: FloatArray = radius / np.maximum(2 * floor, 1e-100)
+    return bound
 
 
 def _bulk(
@@ -182,10 +190,7 @@ def _bulk(
     The loss factor is the average of softplus or sigma of loss_logit + tau Z, or of sigma', which
     decays in \|loss_logit\|; the gate factor is 1, sigma or sigma'. The class axis comes first.
     """
-    away = np.abs(loss_logit)
-    # -log E exp(-(away + tau Z)^+) up to a few units: a Gaussian tail, then an exponential
-    gaussian = 0.5 * (np.minimum(away, tau**2) / tau) ** 2 if tau > 0 else 0.0
-    decay = gaussian + np.maximum(away - tau**2, 0.0)
+    decay = _smoothed_decay(np.abs(loss_logit), tau)
     keep = np.zeros(log_density.shape[1], dtype=bool)
     for loss in (np.where(loss_logit < 0, decay, 0.0), decay):
         for gate in (0.0, np.logaddexp(0.0, -gate_logit), np.abs(gate_logit)):
@@ -199,8 +204,9 @@ def unit(v: FloatArray) -> FloatArray:
     scale = np.abs(v).max()
     if scale == 0:
         return np.eye(1, len(v))[0]
-    scaled: FloatArray = v / scale
-    return scaled / np.linalg.norm(scaled)
+    scaled = v / scale
+    direction: FloatArray = scaled / np.linalg.norm(scaled)
+    return direction
 
 
 def orthogonal_part(v: FloatArray, axis: FloatArray) -> FloatArray:
@@ -268,6 +274,9 @@ def mean_divergence(p: EffectiveParams, task: LDATask) -> float:
 DIVERGENCE_NODES = 12
 DIVERGENCE_TOLERANCE = 1e-11
 DIVERGENCE_BULK = np.exp(-34.0)
+LONGEST_TRAPEZOID = 3000
+STRIDE = 6
+SPLINE_DEGREE = 9
 
 
 def _class_divergence(
@@ -297,34 +306,38 @@ def _class_divergence(
         bayes_room = _room(bayes_logit, window * abs(bayes.across))
         score_room = np.maximum(_room(score_logit, window * abs(score_across)), 1.5 * tau)
         direct = (bayes_change <= MARGIN * bayes_room) & (score_change <= MARGIN * score_room)
-        if score_across != 0:
-            # or move the line of integration in z2 so that f stays real: f* then takes the change
-            moved = score_change / abs(score_across)
-            direct |= (moved <= 1.5) & (
-                bayes_change + abs(bayes.across) * moved <= MARGIN * bayes_room
-            )
+        # or move the line of integration in z2 so that f stays real: f* then takes the change
+        direct |= (score_change <= 1.5 * abs(score_across)) & (
+            score_change * abs(bayes.across)
+            <= abs(score_across) * (MARGIN * bayes_room - bayes_change)
+        )
         return (
             (half <= LONGEST_PANEL)
             & (abs(gate.along) * radius <= MARGIN * np.hypot(gate_logit, np.pi))
             & direct
         )
 
-    z1, dz1 = (
-        a.ravel() for a in panel_rule(*graded_panels(-UNDERFLOW, UNDERFLOW, fits), DIVERGENCE_NODES)
-    )
-    dz1 = dz1 * normal_density(z1)
-    if steepest > 0:
-        z2, dz2 = quadrature.gaussian_trapezoid(
-            MARGIN * np.pi / steepest, -window, window, DIVERGENCE_TOLERANCE
-        )
+    z1, dz1 = panel_rule(*graded_panels(-UNDERFLOW, UNDERFLOW, fits), DIVERGENCE_NODES)
+    dz1 *= normal_density(z1)
+    gated = gate_part(z1)
+    tangent = _Logit(bayes.offset + gap.offset, bayes.along + gap.along, score_across)
+    if abs(score_across) >= abs(bayes.across):
+        rule = _across_rule(tangent(z1, zero) + gated, score_across, bayes.across, window)
     else:
-        z2, dz2 = np.zeros(1), np.ones(1)
-    shift = gate_part(z1)
-    rows, columns = _divergence_bulk(bayes, gap, tau, (z1, dz1 / np.gradient(z1)), (z2, dz2), shift)
-    f_bayes = bayes(z1[rows], z2[columns])
-    difference = gap(z1[rows], z2[columns]) + shift[rows]
-    values = divergence(f_bayes, difference) + jensen_gap(f_bayes + difference, tau)
-    return float((dz1[rows] * dz2[columns]) @ values)
+        rule = _across_rule(bayes(z1, zero), bayes.across, score_across, window)
+    z2, dz2 = (np.broadcast_to(a, (*z1.shape, a.shape[-1])) for a in rule)
+
+    def sizes(
+        nodes: tuple[NDArray[np.intp], ...], smoothing: Callable[..., FloatArray]
+    ) -> FloatArray:
+        f_bayes = bayes(z1[nodes[:2]], z2[nodes])
+        difference = gap(z1[nodes[:2]], z2[nodes]) + gated[nodes[:2]]
+        weights = dz1[nodes[:2]] * dz2[nodes]
+        return weights * (divergence(f_bayes, difference) + smoothing(f_bayes + difference, tau))
+
+    return float(
+        sizes(_heavy_nodes(z2.shape, lambda some: sizes(some, _jensen_scale)), jensen_gap).sum()
+    )
 
 
 def _room(logit: FloatArray, swing: float) -> FloatArray:
@@ -333,32 +346,56 @@ def _room(logit: FloatArray, swing: float) -> FloatArray:
     return room
 
 
-def _divergence_bulk(
-    bayes: _Logit,
-    gap: _Logit,
-    tau: float,
-    rule1: tuple[FloatArray, FloatArray],
-    rule2: tuple[FloatArray, FloatArray],
-    shift: FloatArray,
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the pairs of nodes (i, j) that carry mass, found on every STRIDE-th column."""
-    stride = 6
-    (z1, density1), (z2, density2) = rule1, rule2
-    columns = np.arange(len(z2))[::stride]
-    f_bayes = bayes(z1[:, None], z2[columns])
-    difference = gap(z1[:, None], z2[columns]) + shift[:, None]
-    away = np.abs(f_bayes + difference)
-    spread = min(1.0, tau**2) * np.exp(
-        -(
-            (0.5 * (np.minimum(away, tau**2) / tau) ** 2 if tau > 0 else 0.0)
-            + np.maximum(away - tau**2, 0.0)
+def _across_rule(
+    logit: FloatArray, slope: float, other_slope: float, window: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights of N(0, 1) for z2, for a logit ``logit + slope z2`` steeper than the other.
+
+    The trapezoidal rule; where that would be long, panels in the logit itself, graded towards its poles.
+    The panel axis and the node axis of z1 come first, of length 1 when the rule is the same for all.
+    """
+    if slope == 0:
+        return np.zeros((1, 1, 1)), np.ones((1, 1, 1))
+    strip = MARGIN * np.pi / abs(slope)
+    if 2 * window <= LONGEST_TRAPEZOID * quadrature.trapezoidal_step(strip, DIVERGENCE_TOLERANCE):
+        z2, dz2 = quadrature.gaussian_trapezoid(strip, -window, window, DIVERGENCE_TOLERANCE)
+        return z2[None, None], dz2[None, None]
+
+    def fits(center: FloatArray, half: FloatArray) -> NDArray[np.bool_]:
+        return (
+            (half <= LONGEST_PANEL * abs(slope))
+            & (ELLIPSE * half <= MARGIN * np.hypot(center, np.pi))
+            & (ELLIPSE * half * abs(other_slope) <= MARGIN * np.pi * abs(slope))
         )
+
+    swing = window * abs(slope)
+    y, dy = panel_rule(
+        *graded_panels(logit.min() - swing, logit.max() + swing, fits), DIVERGENCE_NODES
     )
-    size = density1[:, None] * density2[columns] * (divergence(f_bayes, difference) + spread)
-    keep = size >= size.max() * DIVERGENCE_BULK
-    keep[:, 1:] |= keep[:, :-1]
-    keep[:, :-1] |= keep[:, 1:]
-    return np.nonzero(np.repeat(keep, stride, axis=1)[:, : len(z2)])
+    z2 = (y.ravel() - logit[..., None]) / slope
+    return z2, dy.ravel() / abs(slope) * normal_density(z2)
+
+
+def _heavy_nodes(
+    shape: tuple[int, int, int], sizes: Callable[[tuple[NDArray[np.intp], ...]], FloatArray]
+) -> tuple[NDArray[np.intp], ...]:
+    """Return the indices (panel, z1 node, z2 node) of the nodes that carry mass.
+
+    Looked for on three nodes a panel and every STRIDE-th column, then widened by a column of these
+    on both sides.
+    """
+    n_panels, n_nodes, n_columns = shape
+    scouts = np.ix_(
+        np.arange(n_panels),
+        np.array([1, n_nodes // 2, n_nodes - 2]),
+        np.arange(0, n_columns, STRIDE),
+    )
+    size = sizes(scouts).max(axis=1)
+    heavy = size >= size.max() * DIVERGENCE_BULK
+    heavy[:, 1:] |= heavy[:, :-1]
+    heavy[:, :-1] |= heavy[:, 1:]
+    panels, columns = np.nonzero(np.repeat(heavy, STRIDE, axis=1)[:, :n_columns])
+    return panels[:, None], np.arange(n_nodes), columns[:, None]
 
 
 def gate_remainder(u: FloatArray, prior: float, prior_logit: float) -> FloatArray:
@@ -369,10 +406,8 @@ def gate_remainder(u: FloatArray, prior: float, prior_logit: float) -> FloatArra
     """
     variance = prior * (1 - prior)
     small = np.clip(u, -1.0, 1.0)
-    third = np.zeros_like(small)
-    for k in range(20, 2, -1):
-        # 1/k! - 1/(2 (k-1)!) = (2 - k) / (2 k!)
-        third = third * small + (2 - k) / (2 * special.factorial(k))
+    # the coefficient of u^k in E is 1/k! - 1/(2 (k-1)!)
+    third = np.polyval([(2 - k) / (2 * math.factorial(k)) for k in range(20, 2, -1)], small)
     e = np.expm1(small)
     near = variance * (third * small**3 + (0.5 - prior) * small * e) / (1 + prior * e)
     far = special.expit(prior_logit + u) - prior - variance * u
@@ -409,20 +444,46 @@ def divergence(f_bayes: FloatArray, gap: FloatArray) -> FloatArray:
 def jensen_gap(mean: FloatArray, std: float) -> FloatArray:
     """Return E softplus(mean + std Z) - softplus(mean) >= 0, accurate relative to itself.
 
-    It is even in the mean. For a small `std`, by the identity
-    ``softplus(a + h) + softplus(a - h) - 2 softplus(a) = log(1 + 4 sigma'(a) sinh(h/2)^2)``.
+    A function of one variable: of many points, its logarithm is interpolated by splines.
     """
     if std == 0:
         return np.zeros_like(mean)
-    low = -np.abs(mean)
+    # even in the mean; smaller than any divergence that matters beyond
+    away = np.minimum(np.abs(mean), 600.0 + UNDERFLOW * std)
+    step = 0.2
+    if 4 * away.max() > step * away.size:
+        return _jensen_gap(away.ravel(), std).reshape(away.shape)
+    grid = step * np.arange(-SPLINE_DEGREE, away.max() / step + SPLINE_DEGREE)
+    spline = make_interp_spline(grid, np.log(_jensen_gap(np.abs(grid), std)), k=SPLINE_DEGREE)
+    gap: FloatArray = np.exp(spline(away))
+    return gap
+
+
+def _jensen_gap(away: FloatArray, std: float) -> FloatArray:
+    """Return `jensen_gap` of nonnegative means.
+
+    For a small `std`, by the identity
+    ``softplus(a + h) + softplus(a - h) - 2 softplus(a) = log(1 + 4 sigma'(a) sinh(h/2)^2)``.
+    """
     if std > 1.0:
-        smoothed: FloatArray = logistic_normal(low, std, 0)[0, 0]
-        return smoothed - np.log1p(np.exp(low))
-    nodes, weights = quadrature.gaussian_trapezoid(
-        MARGIN * np.pi / std, 0.0, GAUSSIAN_REACH + std, DIVERGENCE_TOLERANCE
-    )
-    slope = logistic_derivatives(low, 2)[2]
-    total = np.zeros_like(mean)
-    for node, weight in zip(nodes[1:], weights[1:], strict=True):
-        total += weight * np.log1p(4 * np.sinh(0.5 * std * node) ** 2 * slope)
-    return total
+        smoothed: FloatArray = logistic_normal(-away, std, 0)[0, 0]
+        return smoothed - np.log1p(np.exp(-away))
+    nodes, weights = quadrature.gaussian_trapezoid(MARGIN * np.pi / std, 0.0, GAUSSIAN_REACH + std)
+    slope = logistic_derivatives(away, 2)[2]
+    bumps = np.log1p(4 * slope[:, None] * np.sinh(0.5 * std * nodes[1:]) ** 2)
+    # the node at 0 adds nothing, and those below 0 as much as those above
+    gap: FloatArray = bumps @ weights[1:]
+    return gap
+
+
+def _jensen_scale(mean: FloatArray, std: float) -> FloatArray:
+    """Return the size of `jensen_gap` up to a moderate factor."""
+    scale: FloatArray = min(1.0, std**2) * np.exp(-_smoothed_decay(np.abs(mean), std))
+    return scale
+
+
+def _smoothed_decay(away: FloatArray, std: float) -> FloatArray:
+    """Return -log E exp(-(away + std Z)^+) up to a few units: a Gaussian tail, then an exponential."""
+    gaussian = 0.5 * (np.minimum(away, std**2) / std) ** 2 if std > 0 else 0.0
+    decay: FloatArray = gaussian + np.maximum(away - std**2, 0.0)
+    return decay

@@ -20,8 +20,21 @@ WEIGHT_SUM_TOLERANCE = 1e-8
 COVARIANCE_TOLERANCE = 1e-10
 
 
-def as_array(name: str, value: Any, shape: Sequence[int | str | None]) -> FloatArray:
-    """Return `value` as a new finite float64 array of the given shape.
+class Frozen:
+    """Base of the immutable classes: what was read-only is so in pickled and deep copies too."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the fields, arrays read-only."""
+        for name, value in state.items():
+            object.__setattr__(
+                self, name, freeze(value) if isinstance(value, np.ndarray) else value
+            )
+
+
+def as_array(
+    name: str, value: Any, shape: Sequence[int | str | None], *, copy: bool = True
+) -> FloatArray:
+    """Return `value` as a finite float64 array of the given shape.
 
     Parameters
     ----------
@@ -30,8 +43,11 @@ def as_array(name: str, value: Any, shape: Sequence[int | str | None]) -> FloatA
     value : array_like
         What the caller gave.
     shape : sequence of int, str or None
-        One entry an axis: an int is the required length, a str is the name of a free length
-        shown in messages, ``...`` as the first entry (given as None) allows any leading axes.
+        One entry an axis: an int is the required length, a str is the name of a free length of
+        at least 1 shown in messages, None as the first entry allows any leading axes.
+    copy : bool
+        Whether the result must be the callee's own. If not, a float64 array comes back as it is,
+        to be read only: a long prompt then costs no memory.
 
     Returns
     -------
@@ -44,13 +60,14 @@ def as_array(name: str, value: Any, shape: Sequence[int | str | None]) -> FloatA
     """
     leading = len(shape) > 0 and shape[0] is None
     axes = shape[1:] if leading else shape
-    inner = ", ".join(str(axis) for axis in axes)
-    expected = f"(..., {inner})" if leading else f"({inner},)" if len(axes) == 1 else f"({inner})"
+    expected = _describe(axes, leading=leading)
     try:
         raw = np.asarray(value)
-        if raw.dtype.kind not in "buif":
+        if raw.dtype.kind not in "uif":
             raise TypeError(f"dtype {raw.dtype}")
-        array = np.array(raw, dtype=np.float64)
+        # An extended-precision number may exceed float64: found below, as an infinity.
+        with np.errstate(over="ignore"):
+            array = np.array(raw, dtype=np.float64, copy=True if copy else None)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name}: expected real numbers of shape {expected}, got {type(value).__name__} ({error})"
@@ -63,12 +80,25 @@ def as_array(name: str, value: Any, shape: Sequence[int | str | None]) -> FloatA
         raise ValueError(f"{name}: expected shape {expected}, got {array.shape}")
     if any(isinstance(want, str) and have == 0 for want, have in zip(axes, trailing, strict=True)):
         raise ValueError(f"{name}: expected shape {expected} with no empty axis, got {array.shape}")
-    if not np.isfinite(array).all():
+    if not is_finite(array):
         count = int(np.size(array) - np.isfinite(array).sum())
         raise ValueError(
             f"{name}: expected finite entries, got {count} NaN or infinite of {array.size}"
         )
     return array
+
+
+def is_finite(array: FloatArray) -> bool:
+    """Whether all entries are finite, found without a temporary of the array's size."""
+    if array.size == 0:
+        return True
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+
+
+def _describe(axes: Sequence[int | str | None], *, leading: bool) -> str:
+    names = ["..."] * leading + [str(axis) for axis in axes]
+    return f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
 
 
 def as_scalar(
@@ -105,13 +135,14 @@ def as_integer(name: str, value: Any, *, at_least: int = 0) -> int:
 
 
 def as_weights(name: str, value: Any) -> FloatArray:
-    """Return mixture weights renormalised to sum to 1: nonnegative, zero allowed."""
+    """Return mixture weights, renormalized to sum to 1: nonnegative, zero allowed."""
     weights = as_array(name, value, ("M",))
     if (weights < 0).any():
         raise ValueError(
             f"{name}: expected nonnegative weights, got a minimum of {weights.min():g}"
         )
-    total = float(weights.sum())
+    with np.errstate(over="ignore"):
+        total = float(weights.sum())
     if abs(total - 1.0) > WEIGHT_SUM_TOLERANCE:
         raise ValueError(f"{name}: expected weights that sum to 1, got a sum of {total!r}")
     return weights / total
@@ -125,21 +156,26 @@ def as_covariance(name: str, value: Any, dim: int, *, definite: bool = False) ->
     """
     matrix = as_array(name, value, (dim, dim))
     scale = float(np.abs(matrix).max())
-    asymmetry = float(np.abs(matrix - matrix.T).max())
-    if asymmetry > COVARIANCE_TOLERANCE * scale:
-        raise ValueError(f"{name}: expected a symmetric matrix, got an asymmetry of {asymmetry:g}")
-    # halves first: the sum of two entries near the largest float would overflow
-    matrix = 0.5 * matrix + 0.5 * matrix.T
-    smallest = scale * float(np.linalg.eigvalsh(matrix / scale)[0]) if scale > 0 else 0.0
-    if smallest < -COVARIANCE_TOLERANCE * scale:
+    # Entries of at most 1 in what follows: sums of the largest floats would overflow.
+    unit = matrix / scale if scale > 0 else matrix
+    asymmetry = float(np.abs(unit - unit.T).max())
+    if asymmetry > COVARIANCE_TOLERANCE:
         raise ValueError(
-            f"{name}: expected a positive semidefinite matrix, got an eigenvalue of {smallest:g}"
+            f"{name}: expected a symmetric matrix, got an asymmetry of {asymmetry * scale:g}"
         )
-    if definite and not smallest > 0:
+    unit = (unit + unit.T) / 2
+    smallest = float(np.linalg.eigvalsh(unit)[0])
+    if smallest < -COVARIANCE_TOLERANCE:
         raise ValueError(
-            f"{name}: expected a positive definite matrix, got a smallest eigenvalue of {smallest:g}"
+            f"{name}: expected a positive semidefinite matrix, "
+            f"got an eigenvalue of {smallest * scale:g}"
         )
-    return matrix
+    if definite and smallest <= dim * np.finfo(float).eps:
+        raise ValueError(
+            f"{name}: expected a positive definite matrix, "
+            f"got a smallest eigenvalue of {smallest * scale:g}"
+        )
+    return 0.5 * matrix + 0.5 * matrix.T
 
 
 def as_generator(rng: Any) -> np.random.Generator:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mixattn._validation import FloatArray, as_array, freeze
+from mixattn._streaming import attend
+from mixattn._validation import FloatArray, Frozen, as_array, freeze, is_finite
 from mixattn.mixture import GaussianMixture
 
 
@@ -26,8 +27,9 @@ def softmax_attention(
     .. math::
         T[\hat\mu](z) = V \sum_i \mathrm{softmax}_i(x_i^\top U z)\, x_i .
 
-    The prompt is read in blocks with a running maximum and sum, so memory does not grow with its
-    length.
+    The prompt is read in tiles with running sums, by as many threads as BLAS uses: memory does not
+    grow with its length (a float64 prompt is not copied), and the number of threads changes no bit
+    of the result.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ def softmax_attention(
     Raises
     ------
     ValueError
-        If a shape does not fit or an entry is not finite.
+        If a shape does not fit, an entry is not finite or an alignment or the output overflows.
 
     Examples
     --------
@@ -55,10 +57,10 @@ def softmax_attention(
     >>> softmax_attention([[1.0, 0.0], [0.0, 1.0]], [np.log(2.0), 0.0], np.eye(2), 3 * np.eye(2))
     array([2., 1.])
     """
-    tokens = as_array("prompt", prompt, ("L", "d"))
-    queries, U, V = _as_head_input(queries, U, V, tokens.shape[1])
-    tilts = queries @ U.T
-    return _softmax_mean(tokens, tilts.reshape(-1, tokens.shape[1])).reshape(tilts.shape) @ V.T
+    tokens = as_array("prompt", prompt, ("L", "d"), copy=False)
+    z, U, V = _as_head_input(queries, U, V, tokens.shape[1])
+    output = attend(tokens, z.reshape(-1, tokens.shape[1]), U, V)
+    return _checked(output).reshape((*z.shape[:-1], len(V)))
 
 
 def linear_attention(
@@ -68,10 +70,11 @@ def linear_attention(
 
     Arguments, result and errors are those of `softmax_attention`.
     """
-    tokens = as_array("prompt", prompt, ("L", "d"))
-    queries, U, V = _as_head_input(queries, U, V, tokens.shape[1])
-    second_moment = tokens.T @ tokens / len(tokens)
-    return queries @ (V @ second_moment @ U).T
+    tokens = as_array("prompt", prompt, ("L", "d"), copy=False)
+    z, U, V = _as_head_input(queries, U, V, tokens.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        second_moment = tokens.T @ tokens / len(tokens)
+        return _checked(z @ (V @ second_moment @ U).T)
 
 
 def population_attention(
@@ -98,7 +101,7 @@ def population_attention(
     Raises
     ------
     ValueError
-        If a shape does not fit or an entry is not finite.
+        If a shape does not fit, an entry is not finite or an exponent or the output overflows.
 
     Examples
     --------
@@ -112,8 +115,12 @@ def population_attention(
            [ 3. , -0.5]])
     """
     mixture = _as_mixture(mixture)
-    queries, U, V = _as_head_input(queries, U, V, mixture.dim)
-    return mixture.tilted_mean(queries @ U.T) @ V.T
+    z, U, V = _as_head_input(queries, U, V, mixture.dim)
+    with np.errstate(over="ignore", invalid="ignore"):
+        tilts = z @ U.T
+        if not is_finite(tilts):
+            raise ValueError("queries: expected a finite tilt U z, got one that overflows")
+        return _checked(mixture.tilted_mean(tilts) @ V.T)
 
 
 def population_linear_attention(
@@ -125,12 +132,13 @@ def population_linear_attention(
     Arguments, result and errors are those of `population_attention`.
     """
     mixture = _as_mixture(mixture)
-    queries, U, V = _as_head_input(queries, U, V, mixture.dim)
-    return queries @ (V @ mixture.second_moment @ U).T
+    z, U, V = _as_head_input(queries, U, V, mixture.dim)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _checked(z @ (V @ mixture.second_moment @ U).T)
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class Head:
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Head(Frozen):
     """One softmax attention head.
 
     Parameters
@@ -152,6 +160,20 @@ class Head:
         object.__setattr__(self, "U", freeze(interaction))
         object.__setattr__(self, "V", freeze(as_array("V", V, ("d_out", dim))))
 
+    @property
+    def dim(self) -> int:
+        """Dimension d of tokens and queries."""
+        return int(self.V.shape[1])
+
+    @property
+    def dim_out(self) -> int:
+        """Dimension d_out of the output."""
+        return int(self.V.shape[0])
+
+    def __repr__(self) -> str:
+        """Dimensions, not entries."""
+        return f"Head(dim={self.dim}, dim_out={self.dim_out})"
+
     def __call__(self, source: GaussianMixture | ArrayLike, queries: ArrayLike) -> FloatArray:
         """Output at `queries` (..., d), shape (..., d_out).
 
@@ -166,8 +188,8 @@ class Head:
         return softmax_attention(source, queries, self.U, self.V)
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class MultiHead:
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class MultiHead(Frozen):
     """Sum of softmax attention heads of the same input and output dimensions.
 
     Parameters
@@ -181,14 +203,18 @@ class MultiHead:
     def __init__(self, heads: Sequence[Head]) -> None:
         object.__setattr__(self, "heads", _as_heads(heads))
 
+    def __repr__(self) -> str:
+        """Dimensions, not entries."""
+        return f"MultiHead({_describe(self.heads)})"
+
     def __call__(self, source: GaussianMixture | ArrayLike, queries: ArrayLike) -> FloatArray:
         """Sum of the heads' outputs at `queries` (..., d), shape (..., d_out)."""
-        total: FloatArray = np.sum([head(source, queries) for head in self.heads], axis=0)
-        return total
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _checked(np.asarray(sum(head(source, queries) for head in self.heads)))
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class ResidualMultiHead:
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class ResidualMultiHead(Frozen):
     r"""Attention heads with residual connections and a linear output (section 4.4).
 
     The output is :math:`W_{out}` applied to the heads' :math:`z + T_h(z)` stacked in order.
@@ -205,8 +231,8 @@ class ResidualMultiHead:
 
     def __init__(self, heads: Sequence[Head], W_out: ArrayLike) -> None:
         checked = _as_heads(heads)
-        dim = len(checked[0].U)
-        if len(checked[0].V) != dim:
+        dim = checked[0].dim
+        if checked[0].dim_out != dim:
             raise ValueError(
                 f"heads: expected V of shape ({dim}, {dim}) (the residual adds the query), "
                 f"got {checked[0].V.shape}"
@@ -216,51 +242,35 @@ class ResidualMultiHead:
             self, "W_out", freeze(as_array("W_out", W_out, ("d_out", len(checked) * dim)))
         )
 
+    def __repr__(self) -> str:
+        """Dimensions, not entries."""
+        return f"ResidualMultiHead({_describe(self.heads)}, W_out={self.W_out.shape})"
+
     def __call__(self, source: GaussianMixture | ArrayLike, queries: ArrayLike) -> FloatArray:
         """Output at `queries` (..., d), shape (..., d_out)."""
-        z = as_array("queries", queries, (None, len(self.heads[0].U)))
-        stacked = np.concatenate([z + head(source, z) for head in self.heads], axis=-1)
-        return stacked @ self.W_out.T
-
-
-# A tile of logits: queries by tokens. One megabyte stays in a core's own cache.
-_QUERY_TILE = 128
-_TOKEN_TILE = 1024
-
-
-def _softmax_mean(tokens: FloatArray, tilts: FloatArray) -> FloatArray:
-    """Mean of the tokens (L, d) under softmax(tokens @ tilt), one row a tilt (n, d)."""
-    mean = np.empty_like(tilts)
-    for start in range(0, len(tilts), _QUERY_TILE):
-        rows = slice(start, start + _QUERY_TILE)
-        mean[rows] = _streamed_softmax_mean(tokens, tilts[rows])
-    return mean
-
-
-def _streamed_softmax_mean(tokens: FloatArray, tilts: FloatArray) -> FloatArray:
-    peak = np.full((len(tilts), 1), -np.inf)
-    total = np.zeros((len(tilts), 1))
-    weighted = np.zeros_like(tilts)
-    for start in range(0, len(tokens), _TOKEN_TILE):
-        block = tokens[start : start + _TOKEN_TILE]
-        logits = tilts @ block.T
-        new_peak = np.maximum(peak, logits.max(axis=1, keepdims=True))
-        rescale = np.exp(peak - new_peak)
-        np.exp(logits - new_peak, out=logits)
-        total = rescale * total + logits.sum(axis=1, keepdims=True)
-        weighted = rescale * weighted + logits @ block
-        peak = new_peak
-    return weighted / total
+        z = as_array("queries", queries, (None, self.heads[0].dim), copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            stacked = np.concatenate([z + head(source, z) for head in self.heads], axis=-1)
+            return _checked(stacked @ self.W_out.T)
 
 
 def _as_head_input(
     queries: ArrayLike, U: ArrayLike, V: ArrayLike, dim: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     return (
-        as_array("queries", queries, (None, dim)),
-        as_array("U", U, (dim, dim)),
-        as_array("V", V, ("d_out", dim)),
+        as_array("queries", queries, (None, dim), copy=False),
+        as_array("U", U, (dim, dim), copy=False),
+        as_array("V", V, ("d_out", dim), copy=False),
     )
+
+
+def _checked(output: FloatArray) -> FloatArray:
+    if not is_finite(output):
+        raise ValueError(
+            "expected alignments x^T U z and an output that are finite numbers, got an overflow: "
+            "the entries of the tokens, queries, U or V are too large"
+        )
+    return output
 
 
 def _as_mixture(mixture: GaussianMixture) -> GaussianMixture:
@@ -270,12 +280,22 @@ def _as_mixture(mixture: GaussianMixture) -> GaussianMixture:
 
 
 def _as_heads(heads: Sequence[Head]) -> tuple[Head, ...]:
-    if isinstance(heads, Head) or not all(isinstance(head, Head) for head in heads):
-        raise ValueError("heads: expected a sequence of Head")
-    checked = tuple(heads)
+    try:
+        checked = tuple(heads)
+    except TypeError as error:
+        raise ValueError(
+            f"heads: expected a sequence of Head, got {type(heads).__name__}"
+        ) from error
+    for index, head in enumerate(checked):
+        if not isinstance(head, Head):
+            raise ValueError(f"heads[{index}]: expected a Head, got {type(head).__name__}")
     if not checked:
         raise ValueError("heads: expected at least one Head, got none")
     shapes = {(head.U.shape, head.V.shape) for head in checked}
     if len(shapes) > 1:
         raise ValueError(f"heads: expected one shape of (U, V) in all heads, got {sorted(shapes)}")
     return checked
+
+
+def _describe(heads: tuple[Head, ...]) -> str:
+    return f"n_heads={len(heads)}, dim={heads[0].dim}, dim_out={heads[0].dim_out}"

@@ -314,7 +314,9 @@ def gate_critical_point(task: LDATask, v22: float, s: ArrayLike) -> AttentionPar
         curvature: FloatArray = embed.T @ risk_hessian(zeta(y), task) @ embed
         return curvature
 
-    found = scipy.optimize.root(gradient, start, jac=hessian, method="lm", tol=1e-15, options={"maxiter": 300})
+    found = scipy.optimize.root(
+        gradient, start, jac=hessian, method="lm", tol=1e-15, options={"maxiter": 300}
+    )
     if not np.linalg.norm(gradient(found.x)) <= 1e-11:
         raise ValueError(
             f"start (v22, s) = {start.tolist()}: the search reached no critical point, it stopped "

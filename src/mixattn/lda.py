@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -117,7 +118,7 @@ class LDATask:
     @cached_property
     def cholesky(self) -> FloatArray:
         """Lower triangular L with L L^T = Gamma, shape (d, d)."""
-        return freeze(np.linalg.cholesky(self.covariance))
+        return freeze(scipy.linalg.cholesky(self.covariance, lower=True))
 
     @cached_property
     def whitened_difference(self) -> FloatArray:
@@ -429,7 +430,7 @@ def risk_hessian(params: AttentionParams | EffectiveParams, task: LDATask) -> Fl
 def _attention_slices(d: int) -> tuple[slice, slice, slice, slice]:
     """Return where U11, u12, v21, v22 sit in a vector."""
     ends = np.cumsum([0, d * d, d, d, 1])
-    u, v, w, x = (slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False))
+    u, v, w, x = (slice(int(a), int(b)) for a, b in pairwise(ends))
     return u, v, w, x
 
 

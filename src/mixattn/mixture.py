@@ -8,17 +8,20 @@ here: ``cgf``, its gradient ``tilted_mean``, its Hessian ``tilted_covariance`` a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.linalg
-import scipy.special
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp, softmax
 
+from mixattn._threads import slices, thread_map
 from mixattn._validation import (
     FloatArray,
+    Frozen,
     as_array,
     as_covariance,
     as_generator,
@@ -26,11 +29,12 @@ from mixattn._validation import (
     as_scalar,
     as_weights,
     freeze,
+    is_finite,
 )
 
 
-@dataclass(frozen=True, eq=False, init=False)
-class GaussianMixture:
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class GaussianMixture(Frozen):
     r"""The law :math:`\mu = \sum_k \pi_k \mathcal N(m_k, \Gamma_k)` on :math:`\mathbb R^d`.
 
     Parameters
@@ -82,6 +86,11 @@ class GaussianMixture:
         set_field(self, "means", freeze(m))
         set_field(self, "covariances", freeze(gamma))
         set_field(self, "shared_covariance", bool((gamma == gamma[0]).all()))
+
+    def __repr__(self) -> str:
+        """Dimensions, not entries."""
+        shared = ", shared_covariance=True" if self.shared_covariance else ""
+        return f"GaussianMixture(n_components={self.n_components}, dim={self.dim}{shared})"
 
     @property
     def dim(self) -> int:
@@ -152,7 +161,8 @@ class GaussianMixture:
             If a component of positive weight has a singular covariance: there is no density.
         """
         log_terms, _ = self._log_weighted_densities(x)
-        return _logsumexp(log_terms)
+        value: FloatArray = logsumexp(log_terms, axis=-1)
+        return value
 
     def posterior(self, x: ArrayLike) -> FloatArray:
         """Probability of each component given `x`, shape (..., M).
@@ -160,15 +170,16 @@ class GaussianMixture:
         Raises `ValueError` as `log_density` does.
         """
         log_terms, _ = self._log_weighted_densities(x)
-        return _softmax(log_terms)
+        posterior: FloatArray = softmax(log_terms, axis=-1)
+        return posterior
 
     def score(self, x: ArrayLike) -> FloatArray:
         r"""Score :math:`\nabla \log p(x)`, shape (..., d).
 
         Raises `ValueError` as `log_density` does.
         """
-        log_terms, residuals = self._log_weighted_densities(x)
-        score: FloatArray = -np.einsum("...k,...kd->...d", _softmax(log_terms), residuals)
+        log_terms, pulls = self._log_weighted_densities(x)
+        score: FloatArray = -np.einsum("...k,...kd->...d", softmax(log_terms, axis=-1), pulls)
         return score
 
     def add_noise(self, variance: float) -> GaussianMixture:
@@ -198,11 +209,7 @@ class GaussianMixture:
         -------
         ndarray, shape (...)
         """
-        t = as_array("t", t, (None, self.dim))
-        with np.errstate(over="ignore", invalid="ignore"):
-            common = t @ self.mean + 0.5 * np.sum(t * (t @ self._mean_covariance), axis=-1)
-            value = common + _logsumexp(self._relative_logits(t))
-        return _require_finite("t", value)
+        return self._over_tilts(self._cgf, t)
 
     def gates(self, t: ArrayLike) -> FloatArray:
         r"""Softmax gates of Proposition 2.1, shape (..., M).
@@ -212,44 +219,31 @@ class GaussianMixture:
 
         the weights of the tilted law :math:`e^{t^\top x - K(t)} \mu(dx)`, itself a mixture of
         Gaussians of means :math:`m_k + \Gamma_k t`.
+
+        Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim))
-        with np.errstate(over="ignore", invalid="ignore"):
-            return _require_finite("t", _softmax(self._relative_logits(t)))
+        return self._over_tilts(self._gates, t, self.n_components)
 
     def tilted_mean(self, t: ArrayLike) -> FloatArray:
         r"""Mean of the tilted law, :math:`\nabla K(t) = \sum_k a_k(t) (m_k + \Gamma_k t)`.
 
-        Shape (..., d).
+        Shape (..., d). Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim))
-        flat = t.reshape(-1, self.dim)
-        mean = np.empty_like(flat)
-        for start in range(0, len(flat), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            mean[block] = self._tilted_mean(flat[block])
-        return mean.reshape(t.shape)
+        return self._over_tilts(self._tilted_mean, t, self.dim)
 
     def tilted_covariance(self, t: ArrayLike) -> FloatArray:
         r"""Covariance of the tilted law, :math:`\nabla^2 K(t)`, shape (..., d, d).
 
         The mean of the component covariances plus the covariance of the component means
-        :math:`m_k + \Gamma_k t`, both under the gates.
+        :math:`m_k + \Gamma_k t`, both under the gates. Arguments and errors are those of `cgf`.
         """
-        t = as_array("t", t, (None, self.dim))
-        gates = self.gates(t)
-        centers = self.means + np.einsum("kij,...j->...ki", self.covariances, t)
-        centers -= np.einsum("...k,...ki->...i", gates, centers)[..., None, :]
-        within = np.einsum("...k,kij->...ij", gates, self.covariances)
-        between = np.einsum("...k,...ki,...kj->...ij", gates, centers, centers)
-        return _require_finite("t", within + between)
+        return self._over_tilts(self._tilted_covariance, t, self.dim, self.dim)
 
     @cached_property
     def _mean_covariance(self) -> FloatArray:
-        if self.shared_covariance:
-            shared: FloatArray = self.covariances[0]
-            return shared
-        mean: FloatArray = np.tensordot(self.weights, self.covariances, axes=1)
+        mean: FloatArray = self.covariances[0]
+        if not self.shared_covariance:
+            mean = np.tensordot(self.weights, self.covariances, axes=1)
         return mean
 
     @cached_property
@@ -285,78 +279,107 @@ class GaussianMixture:
 
     def _log_weighted_densities(self, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """log(pi_k p_k(x)), shape (..., M), and Gamma_k^-1 (x - m_k), shape (..., M, d)."""
-        points = as_array("x", x, (None, self.dim))
-        log_terms = np.full((*points.shape[:-1], self.n_components), -np.inf)
-        residuals = np.zeros((*log_terms.shape, self.dim))
-        for k, factor in self._cholesky_factors.items():
-            centered = points - self.means[k]
-            solved = scipy.linalg.cho_solve((factor, True), centered.reshape(-1, self.dim).T).T
-            residuals[..., k, :] = solved.reshape(centered.shape)
-            log_terms[..., k] = (
-                self._log_weights[k]
-                - 0.5 * np.sum(centered * residuals[..., k, :], axis=-1)
-                - np.log(np.diag(factor)).sum()
-                - 0.5 * self.dim * np.log(2 * np.pi)
+        x = as_array("x", x, (None, self.dim), copy=False)
+        points = x.reshape(-1, self.dim)
+        log_terms = np.full((len(points), self.n_components), -np.inf)
+        pulls = np.zeros((len(points), self.n_components, self.dim))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k, factor in self._cholesky_factors.items():
+                centered = points - self.means[k]
+                pulls[:, k] = scipy.linalg.cho_solve((factor, True), centered.T).T
+                log_terms[:, k] = (
+                    self._log_weights[k]
+                    - 0.5 * np.sum(centered * pulls[:, k], axis=-1)
+                    - np.log(np.diag(factor)).sum()
+                    - 0.5 * self.dim * np.log(2 * np.pi)
+                )
+        if not is_finite(log_terms[:, self.weights > 0]):
+            raise ValueError("x: expected points of finite log density, got one that overflows")
+        lead = x.shape[:-1]
+        return (
+            log_terms.reshape(*lead, self.n_components),
+            pulls.reshape(*lead, self.n_components, self.dim),
+        )
+
+    def _over_tilts(
+        self, function: Callable[[FloatArray], FloatArray], t: ArrayLike, *shape: int
+    ) -> FloatArray:
+        """Values of `function`, of tilts (n, d) to (n, *shape), at `t` (..., d)."""
+        t = as_array("t", t, (None, self.dim), copy=False)
+        tilts = t.reshape(-1, self.dim)
+        values = np.empty((len(tilts), *shape))
+
+        def fill(rows: slice) -> None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                values[rows] = function(tilts[rows])
+
+        rows = max(_SHORTEST_BLOCK, _BLOCK // (self.n_components * self.dim))
+        with thread_map(2 * tilts.size * self.n_components * self.dim) as ordered_map:
+            for _ in ordered_map(fill, slices(len(tilts), rows)):
+                pass
+        if not is_finite(values):
+            raise ValueError(
+                "t: expected a tilt whose exponent t^T m + t^T Gamma t / 2 is a finite number, "
+                "got one that overflows"
             )
-        return log_terms, residuals
+        return values.reshape((*t.shape[:-1], *shape))
 
     def _relative_logits(self, t: FloatArray) -> FloatArray:
-        """Gate logits less what all components share, shape (..., M).
+        """Gate logits less what all components share, shape (M, n) for tilts (n, d).
 
         The mean and the mean covariance are taken out first: what is common cancels in the
         softmax, and left in it would cost the digits that the differences need.
         """
-        logits: FloatArray = self._log_weights + t @ (self.means - self.mean).T
+        logits: FloatArray = self._log_weights[:, None] + (self.means - self.mean) @ t.T
         if not self.shared_covariance:
-            for k, covariance in enumerate(self.covariances):
-                excess = covariance - self._mean_covariance
-                logits[..., k] += 0.5 * np.sum(t * (t @ excess), axis=-1)
+            excess = self.covariances - self._mean_covariance
+            logits += 0.5 * np.einsum("ni,kni->kn", t, t @ excess)
         return logits
 
+    def _cgf(self, t: FloatArray) -> FloatArray:
+        common = t @ self.mean + 0.5 * np.einsum("ni,ni->n", t, t @ self._mean_covariance)
+        value: FloatArray = common + logsumexp(self._relative_logits(t), axis=0)
+        return value
+
+    def _gates(self, t: FloatArray) -> FloatArray:
+        gates: FloatArray = softmax(self._relative_logits(t), axis=0).T
+        return gates
+
     def _tilted_mean(self, t: FloatArray) -> FloatArray:
-        gates = self.gates(t)
+        gates = self._gates(t)
         mean: FloatArray = gates @ self.means
         if self.shared_covariance:
             mean += t @ self.covariances[0]
         else:
-            for k, covariance in enumerate(self.covariances):
-                mean += gates[:, k, None] * (t @ covariance)
+            mean += np.einsum("nk,kni->ni", gates, t @ self.covariances)
         return mean
 
+    def _tilted_covariance(self, t: FloatArray) -> FloatArray:
+        gates = self._gates(t)
+        centers = self.means[:, None] + t @ self.covariances
+        centers -= np.einsum("nk,kni->ni", gates, centers)
+        covariance: FloatArray = np.tensordot(gates, self.covariances, axes=1)
+        centers *= np.sqrt(gates.T)[..., None]
+        covariance += np.einsum("kni,knj->nij", centers, centers)
+        return covariance
 
-# Rows of tilts handled at once: the intermediates then stay in the processor's cache.
-_BLOCK = 2048
+
+# Tilts are taken in blocks, so many that M x d numbers for each of them stay in a core's cache.
+_BLOCK = 2**17
+_SHORTEST_BLOCK = 64
 
 
 def _as_covariances(value: Any, n_components: int, dim: int) -> FloatArray:
     shared, own = (dim, dim), (n_components, dim, dim)
-    shape = np.shape(value) if not isinstance(value, np.ndarray) else value.shape
-    if shape == shared:
-        matrix = as_covariance("covariances", value, dim)
+    given = as_array("covariances", value, (None,), copy=False)
+    if given.shape == shared:
+        matrix = as_covariance("covariances", given, dim)
         return np.repeat(matrix[None], n_components, axis=0)
-    if shape == own:
+    if given.shape == own:
         return np.stack(
-            [as_covariance(f"covariances[{k}]", each, dim) for k, each in enumerate(value)]
+            [as_covariance(f"covariances[{k}]", each, dim) for k, each in enumerate(given)]
         )
     raise ValueError(
-        f"covariances: expected shape {shared} (shared) or {own} (one a component), got {shape}"
+        f"covariances: expected shape {shared} (shared) or {own} (one a component), "
+        f"got {given.shape}"
     )
-
-
-def _logsumexp(logits: FloatArray) -> FloatArray:
-    value: FloatArray = scipy.special.logsumexp(logits, axis=-1)
-    return value
-
-
-def _softmax(logits: FloatArray) -> FloatArray:
-    value: FloatArray = scipy.special.softmax(logits, axis=-1)
-    return value
-
-
-def _require_finite(name: str, value: FloatArray) -> FloatArray:
-    if not np.isfinite(value).all():
-        raise ValueError(
-            f"{name}: expected a tilt whose exponent t^T m + t^T Gamma t / 2 is a finite number, "
-            "got one that overflows"
-        )
-    return value

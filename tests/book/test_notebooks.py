@@ -1,0 +1,103 @@
+"""The form of the committed chapters, and the code that makes it."""
+
+import nbformat
+import notebooks
+import pytest
+import refresh
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+CHAPTERS = notebooks.chapter_paths()
+
+
+@pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
+def chapter(request):
+    return request.param
+
+
+def test_chapter_is_in_the_committed_form(chapter):
+    committed = chapter.read_text("utf-8")
+    assert committed == notebooks.text(notebooks.normalize(notebooks.read(chapter))), (
+        "run `make refresh`"
+    )
+
+
+def test_chapter_has_nothing_that_forbids_committing(chapter):
+    assert notebooks.problems(notebooks.read(chapter)) == []
+
+
+def test_chapter_was_executed_in_order(chapter):
+    cells = [cell for cell in notebooks.read(chapter).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+
+
+def test_every_chapter_is_in_the_table_of_contents_in_order():
+    toc = yaml.safe_load((notebooks.ROOT / "_toc.yml").read_text("utf-8"))
+    listed = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
+    files = [str(path.relative_to(notebooks.ROOT).with_suffix("")) for path in CHAPTERS]
+    assert [name for name in listed if name in files] == files
+
+
+def small_notebook(*sources):
+    cells = [new_markdown_cell("# Title"), *(new_code_cell(source) for source in sources)]
+    return new_notebook(cells=cells, metadata={"description": "A notebook for a test."})
+
+
+def test_refresh_twice_changes_no_byte(tmp_path):
+    path = tmp_path / "01_small.ipynb"
+    source = "import ipywidgets\nprint('a')\nprint('b')\ndisplay(ipywidgets.IntSlider())\n1 + 1"
+    notebook = small_notebook(source)
+    notebook.metadata["widgets"] = {"state": {}}
+    notebook.cells[1].metadata["execution"] = {"iopub.status.busy": "2026-01-01T00:00:00Z"}
+    nbformat.write(notebook, path)
+    assert refresh.refresh(path) == []
+    first = path.read_bytes()
+    assert refresh.refresh(path) == []
+    assert path.read_bytes() == first
+    stored = notebooks.read(path)
+    assert set(stored.metadata) == {"description", "kernelspec", "language_info"}
+    stream, widget, value = stored.cells[2].outputs
+    assert stream.text == "a\nb\n"
+    assert set(widget.data) == {"text/plain"}
+    assert value.data["text/plain"] == "2"
+
+
+def test_refresh_refuses_a_chapter_that_raises(tmp_path):
+    path = tmp_path / "01_small.ipynb"
+    nbformat.write(small_notebook("1 / 0"), path)
+    (problem,) = refresh.refresh(path)
+    assert "ZeroDivisionError" in problem
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (new_output("stream", name="stderr", text="careful\nUserWarning: x\n"), "UserWarning: x"),
+        (new_output("display_data", data={"image/png": "AAAA"}), "show_figure"),
+        (new_output("display_data", data={"image/webp": "A" * 90_000}), "bytes, above 60000"),
+        (new_output("display_data", data={"image/webp": "AAAA"}), "without alt text"),
+        (new_output("stream", text="<A object at 0x7f00deadbeef>"), "memory address"),
+        (new_output("stream", text=f"{notebooks.ROOT}/src"), "this machine's path"),
+        (new_output("error", ename="KeyError", evalue="", traceback=[]), "raises KeyError"),
+    ],
+)
+def test_problems_are_named(output, expected):
+    notebook = small_notebook("pass")
+    notebook.cells[1].outputs = [output]
+    found = notebooks.problems(notebook)
+    assert any(expected in problem for problem in found), found
+
+
+def test_key_follows_the_packages_and_the_notebook(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    (tmp_path / "src").mkdir()
+    module, chapter = tmp_path / "src" / "a.py", tmp_path / "01_x.ipynb"
+    module.write_text("x = 1\n")
+    chapter.write_text("{}")
+    keys = [notebooks.content_key(chapter)]
+    module.write_text("x = 2\n")
+    keys.append(notebooks.content_key(chapter))
+    chapter.write_text("{ }")
+    keys.append(notebooks.content_key(chapter))
+    assert len(set(keys)) == 3
+    assert notebooks.content_key(chapter) == keys[-1]
