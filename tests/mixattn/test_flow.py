@@ -23,7 +23,7 @@ START = EffectiveParams([0.3, -0.2], 0.5, 1.0, [1.0, 0.7])
 def perturbed(params, size, seed):
     v = params.to_vector()
     noise = size * np.random.default_rng(seed).standard_normal(len(v))
-    return type(params).from_vector(v + noise, (len(v) - 2) // 2 if isinstance(params, EffectiveParams) else len(params.v21))
+    return type(params).from_vector(v + noise, params.dim)
 
 
 # --- the integrator ------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_trajectory_has_the_contract_shapes_and_dissipates():
     assert flow.excess_risk.shape == (n,)
     assert flow.at(1.0).shape == (6,)
     assert flow.at([1.0, 2.0]).shape == (2, 6)
-    np.testing.assert_array_equal(flow.at(0.0), START.to_vector())
+    np.testing.assert_allclose(flow.at(0.0), START.to_vector(), rtol=1e-14)
     assert flow.t[0] == 0
     assert flow.t[-1] == 30.0
     assert (np.diff(flow.excess_risk) < 0).all()
@@ -72,10 +72,10 @@ def test_trajectory_has_the_contract_shapes_and_dissipates():
 def test_status_says_why_the_flow_stopped():
     on_minimizer = fl.gradient_flow(ls.E2_point(TASK, 2.0), TASK, 5.0)
     assert on_minimizer.status == fl.FlowStatus.STATIONARY
-    np.testing.assert_array_equal(on_minimizer.at(0.0), on_minimizer.params[0])
-    slow = fl.gradient_flow(START, TASK, 1e9, gradient_tol=1e-3, rtol=1e-6)
+    np.testing.assert_array_equal(on_minimizer.at([0.0, 5.0]), on_minimizer.params[[0, 0]])
+    slow = fl.gradient_flow(START, TASK, 1e9, gradient_tol=1e-2, rtol=1e-6)
     assert slow.status == fl.FlowStatus.STATIONARY
-    assert np.linalg.norm(risk_gradient(slow.final, TASK).to_vector()) <= 1e-3
+    assert np.linalg.norm(risk_gradient(slow.final, TASK).to_vector()) <= 1e-2
     good = fl.gradient_flow(START, TASK, 1e9, excess_tol=1e-2, rtol=1e-6)
     assert good.status == fl.FlowStatus.OPTIMAL
     assert excess_risk(good.final, TASK) <= 1e-2 < good.excess_risk[-2]
@@ -126,9 +126,6 @@ def test_rate_near_theta1_is_twice_the_least_nonzero_eigenvalue(task, kind):
     assert flow.status == fl.FlowStatus.STATIONARY
     assert ls.in_E1(flow.final, task, 1e-6)
     rate = ls.predicted_rate(flow.final, task)
-    # the window ends where the excess risk is 1e-14, whatever its start
-    stop = np.interp(-14.0, -np.log10([1e-14, 1.0]), [0, 0]) if False else None
-    del stop
     t = np.linspace(0, flow.t[-1], 200)
     distance = np.linalg.norm(flow.at(t) - flow.params[-1], axis=1)
     late = t[(distance < 1e-3) & (distance > 3e-6)]
@@ -141,9 +138,7 @@ def test_rate_near_theta1_is_twice_the_least_nonzero_eigenvalue(task, kind):
     assert towards.value == pytest.approx(rate / 2, rel=0.05)
 
 
-E2_TASKS = {
-    prior: LDATask([1.0, 0.5], [-0.5, 1.0], 4 * SKEWED, prior) for prior in (0.3, 0.5)
-}
+E2_TASKS = {prior: LDATask([1.0, 0.5], [-0.5, 1.0], 4 * SKEWED, prior) for prior in (0.3, 0.5)}
 
 
 @pytest.mark.claim("E2.rate")
@@ -182,7 +177,8 @@ def test_figure1_fast_curve_and_plateau():
     # near Theta1 the distance falls by orders of magnitude; near Theta2 it stays at the size of
     # the perturbation, because its algebraic decay would begin much later
     assert to_e1[-1] < 0.2 * to_e1[1] < 1e-5
-    assert np.diff(np.log(to_e1[4:])).std() < 0.05 * abs(np.diff(np.log(to_e1[4:])).mean())
+    steps = np.diff(np.log(to_e1[1:6]))
+    assert steps.std() < 0.02 * abs(steps.mean())
     assert 0.9 < to_e2[-1] / to_e2[4] <= 1
     assert 1e-8 < to_e2[-1] < 1e-5
 
@@ -206,9 +202,7 @@ def test_gradient_descent_follows_the_flow_to_first_order():
     flow = fl.gradient_flow(START, TASK, 4.0)
     errors = [
         np.linalg.norm(
-            fl.gradient_descent(
-                START, TASK, step_size=4.0 / n, n_steps=n, record=[n]
-            ).params[-1]
+            fl.gradient_descent(START, TASK, step_size=4.0 / n, n_steps=n, record=[n]).params[-1]
             - flow.params[-1]
         )
         for n in (20, 40, 80)
@@ -243,21 +237,17 @@ def test_starts_of_figures_4_and_5():
     d = 20
     m = np.eye(d)[0]
     task = LDATask(m, -m, np.eye(d), 0.5)
-    n_steps, record = 3000, [0, 1500, 3000]
-    settings = {"step_size": 1e-2, "n_steps": n_steps, "batch_size": 32, "record": record}
-    gaussian, special = [], []
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        start = AttentionParams.from_vector(rng.standard_normal(d * d + 2 * d + 1), d)
-        gaussian.append(fl.online_sgd(start, task, rng, **settings).excess_risk)
-        zero = np.zeros(d)
-        start = AttentionParams(np.zeros((d, d)), zero, rng.standard_normal(d), 0.0)
-        special.append(fl.online_sgd(start, task, rng, **settings).excess_risk)
-    gaussian, special = np.array(gaussian), np.array(special)
-    # from the special start the excess risk falls at once and to a small value
-    assert (special[:, 0] > 0.3).all()
-    assert (special[:, -1] < 0.02).all()
-    assert (gaussian[:, -1] > 5 * special[:, -1].max()).all()
+    settings = {"step_size": 1e-2, "n_steps": 8_000, "batch_size": 1, "record": [0, 8_000]}
+    rng = np.random.default_rng(0)
+    start = AttentionParams.from_vector(rng.standard_normal(d * d + 2 * d + 1), d)
+    gaussian = fl.online_sgd(start, task, rng, **settings).excess_risk
+    zero = np.zeros(d)
+    start = AttentionParams(np.zeros((d, d)), zero, rng.standard_normal(d), 0.0)
+    special = fl.online_sgd(start, task, rng, **settings).excess_risk
+    # single samples: the special start ends near the Bayes risk, the Gaussian one far from it
+    assert gaussian[0] > 3 > 0.5 > special[0] > 0.3
+    assert special[1] < 0.03
+    assert gaussian[1] > 2 * special[1]
 
 
 @pytest.mark.parametrize(

@@ -265,8 +265,7 @@ def test_flow_from_the_krylov_complement_converges_as_bounded_and_at_the_sharp_r
     vertices = np.vstack([path[::2], w_bayes])
     hull = rng.dirichlet(np.full(len(vertices), 0.3), size=30) @ vertices
     mu = min(
-        float(np.linalg.eigvalsh(kr.linear_risk_hessian(w, task))[0])
-        for w in [*vertices, *hull]
+        float(np.linalg.eigvalsh(kr.linear_risk_hessian(w, task))[0]) for w in [*vertices, *hull]
     )
     assert mu > 0
     below = 0.5 * mu * np.sum((path - w_bayes) ** 2, axis=1)
