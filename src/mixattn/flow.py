@@ -28,9 +28,9 @@ from mixattn.lda import (
     AttentionParams,
     EffectiveParams,
     LDATask,
-    effective_jacobian,
     effective_params,
     excess_risk,
+    pull_back,
     risk_gradient,
     risk_hessian,
 )
@@ -62,12 +62,15 @@ class Trajectory:
     status : FlowStatus
         Why the integration stopped.
     task : LDATask
+    t_end : float
+        The time that was asked for. If the flow became stationary before, it stays where it is.
     """
 
     t: FloatArray
     params: FloatArray
     status: FlowStatus
     task: LDATask
+    t_end: float
     _kind: Kind = field(repr=False)
     _interpolant: OdeSolution | None = field(repr=False)
 
@@ -84,19 +87,20 @@ class Trajectory:
         Raises
         ------
         ValueError
-            If a time is outside the interval that was integrated.
+            If a time is outside the interval that was integrated (for a stationary end, [0, t_end]).
         """
         scalar = np.ndim(t) == 0
         times = as_array("t", np.atleast_1d(t), ("m",))
-        if times.min() < 0 or times.max() > self.t[-1]:
+        last = self.t_end if self.status is FlowStatus.STATIONARY else self.t[-1]
+        if times.min() < 0 or times.max() > last:
             raise ValueError(
-                f"t: expected times in [0, {self.t[-1]:g}] (integrated up to there: {self.status}),"
-                f" got {times.min():g} to {times.max():g}"
+                f"t: expected times in [0, {last:g}] (the flow stopped there: {self.status}), "
+                f"got {times.min():g} to {times.max():g}"
             )
-        if self._interpolant is None:
-            values = np.repeat(self.params[:1], len(times), axis=0)
-        else:
-            values = np.asarray(self._interpolant(times)).T
+        values = np.repeat(self.params[-1:], len(times), axis=0)
+        inside = times < self.t[-1]
+        if self._interpolant is not None and inside.any():
+            values[inside] = np.asarray(self._interpolant(times[inside])).T
         return values[0] if scalar else values
 
     def point_at(self, t: float) -> AttentionParams | EffectiveParams:
@@ -175,7 +179,7 @@ def gradient_flow(
     >>> print(flow.status)
     the gradient's norm fell to gradient_tol
     """
-    kind, d = _kind_of(params), task.dim
+    kind, d = _kind_of(params, task), task.dim
     t_end = as_scalar("t_end", t_end, above=0.0)
     rtol = as_scalar("rtol", rtol, at_least=1e-13)
     atol = as_scalar("atol", atol, above=0.0)
@@ -230,6 +234,7 @@ def gradient_flow(
         params=freeze(np.array(points)),
         status=status,
         task=task,
+        t_end=t_end,
         _kind=kind,
         _interpolant=OdeSolution(times, pieces) if pieces else None,
     )
@@ -282,7 +287,7 @@ def gradient_descent(
     -------
     LearningCurve
     """
-    kind, d = _kind_of(params), task.dim
+    kind, d = _kind_of(params, task), task.dim
 
     def gradient(y: FloatArray) -> FloatArray:
         return risk_gradient(kind.from_vector(y, d), task).to_vector()
@@ -320,7 +325,7 @@ def online_sgd(
     -------
     LearningCurve
     """
-    kind, d = _kind_of(params), task.dim
+    kind, d = _kind_of(params, task), task.dim
     rng = as_generator(rng)
     batch_size = as_integer("batch_size", batch_size, at_least=1)
 
@@ -342,7 +347,7 @@ def _descend(
     step_size = as_scalar("step_size", step_size, above=0.0)
     n_steps = as_integer("n_steps", n_steps, at_least=1)
     recorded = _record_iterations(record, n_steps)
-    kind, d = _kind_of(params), task.dim
+    kind, d = _kind_of(params, task), task.dim
     y = params.to_vector()
     snapshots = []
     remaining = iter(recorded)
@@ -391,11 +396,10 @@ def _empirical_gradient(
         float(slopes.sum()),
         float(slopes @ gate),
         zeta.r * (slopes * gate * (1 - gate)) @ x,
-    ).to_vector()
+    )
     if isinstance(params, EffectiveParams):
-        return slope
-    pulled: FloatArray = effective_jacobian(params, task).T @ slope
-    return pulled
+        return slope.to_vector()
+    return pull_back(slope, params, task).to_vector()
 
 
 # --- decay rates -----------------------------------------------------------------------------
@@ -484,11 +488,13 @@ def _least_squares_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
 # --- private ---------------------------------------------------------------------------------
 
 
-def _kind_of(params: Params) -> type[Params]:
+def _kind_of(params: Params, task: LDATask) -> type[Params]:
     if not isinstance(params, AttentionParams | EffectiveParams):
         raise ValueError(
             f"params: expected AttentionParams or EffectiveParams, got {type(params).__name__}"
         )
+    if params.dim != task.dim:
+        raise ValueError(f"params: expected the task's dimension {task.dim}, got {params.dim}")
     return type(params)
 
 

@@ -407,11 +407,21 @@ def risk_gradient(params: Params, task: LDATask) -> Params:
     gradient = _effective_gradient(_as_effective(params, task), task)
     if isinstance(params, EffectiveParams):
         return gradient
+    return pull_back(gradient, params, task)
+
+
+def pull_back(gradient: EffectiveParams, theta: AttentionParams, task: LDATask) -> AttentionParams:
+    r"""Return DPhi(theta)^T applied to an effective gradient, in O(d^2) (Lemmas B.10 and B.15).
+
+    .. math::
+        dU_{11} = g_w (\Gamma v_{21})^\top + g_s \Delta m^\top, \quad du_{12} = 2 g_s, \quad
+        dv_{21} = \Gamma U_{11}^\top g_w + g_b m_{-1} + g_r \Delta m, \quad dv_{22} = -g_b + 2 g_r.
+    """
     return AttentionParams(
-        np.outer(gradient.w, task.covariance @ params.v21)
+        np.outer(gradient.w, task.covariance @ theta.v21)
         + np.outer(gradient.s, task.mean_difference),
         2 * gradient.s,
-        task.covariance @ (params.U11.T @ gradient.w)
+        task.covariance @ (theta.U11.T @ gradient.w)
         + gradient.b * task.mean_neg
         + gradient.r * task.mean_difference,
         2 * gradient.r - gradient.b,

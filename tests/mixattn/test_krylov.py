@@ -145,7 +145,7 @@ def test_velocity_is_tangent_to_the_invariant_subspace(task):
 
 @pytest.mark.claim("LB.37")
 def test_trajectory_stays_in_the_invariant_subspace():
-    flow = gradient_flow(interior_point(STRUCTURED), STRUCTURED, 50.0)
+    flow = gradient_flow(interior_point(STRUCTURED), STRUCTURED, 20.0, rtol=1e-9)
     points = [AttentionParams.from_vector(v, 4) for v in flow.params[::20]]
     assert max(kr.distance_to_invariant_subspace(p, STRUCTURED) for p in points) < 1e-9
 
@@ -162,9 +162,9 @@ def test_orthogonality_to_the_mean_alone_is_lost():
     flow = gradient_flow(start, STRUCTURED, 20.0)
     along = [abs(AttentionParams.from_vector(v, 4).v21 @ m) for v in flow.params]
     assert along[0] < 1e-15
-    assert along[-1] > 1e-2
+    assert along[-1] > 1e-3
     zeta = effective_params(flow.final, STRUCTURED)
-    assert min(abs(zeta.b), abs(zeta.r), np.linalg.norm(zeta.s)) > 1e-2
+    assert min(abs(zeta.b), abs(zeta.r), np.linalg.norm(zeta.s)) > 1e-3
 
 
 def test_invariant_subspace_needs_the_symmetric_balanced_task():
@@ -182,7 +182,7 @@ def test_balance_and_its_family_are_conserved_on_the_subspace_and_not_off_it():
     gamma = STRUCTURED.covariance
     swap = Q @ np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 3, 1], [0, 0, 1, -1]]) @ Q.T
     family = [None, gamma, np.linalg.inv(gamma), swap]
-    flow = gradient_flow(interior_point(STRUCTURED), STRUCTURED, 50.0)
+    flow = gradient_flow(interior_point(STRUCTURED), STRUCTURED, 20.0, rtol=1e-9)
     points = [AttentionParams.from_vector(v, 4) for v in flow.params[:: len(flow.t) // 8]]
     for C in family:
         values = [kr.conserved_quantity(p, STRUCTURED, C) for p in points]
@@ -193,7 +193,7 @@ def test_balance_and_its_family_are_conserved_on_the_subspace_and_not_off_it():
     )
     assert np.linalg.norm(last.to_vector() - first.to_vector()) > 1.0
     with pytest.raises(ValueError, match="commutes with Gamma"):
-        kr.conserved_quantity(first, STRUCTURED, Q @ np.diag([1.0, 0, 0, 0]) @ Q.T + Q @ Q)
+        kr.conserved_quantity(first, STRUCTURED, np.diag([1.0, 2.0, 3.0, 4.0]))
     with pytest.raises(ValueError, match="symmetric"):
         kr.conserved_quantity(first, STRUCTURED, np.triu(np.ones((4, 4))))
     rng = np.random.default_rng(7)
@@ -246,7 +246,7 @@ def test_linear_risk_is_coercive(task):
 @pytest.mark.parametrize("task", [STRUCTURED, ISOTROPIC])
 def test_flow_from_the_krylov_complement_converges_as_bounded_and_at_the_sharp_rate(task):
     start = start_in_krylov_complement(task)
-    flow = gradient_flow(start, task, 1e4, excess_tol=1e-18)
+    flow = gradient_flow(start, task, 1e4, gradient_tol=1e-9)
     limit = flow.final
     w_bayes, _ = task.bayes_score
     d = task.dim
@@ -255,18 +255,17 @@ def test_flow_from_the_krylov_complement_converges_as_bounded_and_at_the_sharp_r
         np.concatenate([w_bayes, np.zeros(d + 2)]),
         atol=1e-7,
     )
-    t = np.linspace(0, flow.t[-1], 80)
+    t = np.linspace(0, flow.t[-1], 30)
     path = np.array(
         [effective_params(AttentionParams.from_vector(v, d), task).w for v in flow.at(t)]
     )
     excess = flow.excess_risk_at(t)
     # strong convexity on the hull of the path and w*, from below by sampling the hull
     rng = np.random.default_rng(9)
-    vertices = np.vstack([path[::4], w_bayes])
-    hull = rng.dirichlet(np.full(len(vertices), 0.3), size=60) @ vertices
+    vertices = np.vstack([path[::2], w_bayes])
+    hull = rng.dirichlet(np.full(len(vertices), 0.3), size=30) @ vertices
     mu = min(
-        float(np.linalg.eigvalsh(kr.linear_risk_hessian(w, task))[0])
-        for w in [*vertices, *hull]
+        float(np.linalg.eigvalsh(kr.linear_risk_hessian(w, task))[0]) for w in [*vertices, *hull]
     )
     assert mu > 0
     below = 0.5 * mu * np.sum((path - w_bayes) ** 2, axis=1)
@@ -274,10 +273,8 @@ def test_flow_from_the_krylov_complement_converges_as_bounded_and_at_the_sharp_r
     alpha = np.linalg.eigvalsh(task.covariance)[0] ** 2 * np.sum(start.v21**2)
     bound = excess[0] * np.exp(-2 * alpha * mu * t)
     assert (excess <= bound * (1 + 1e-6)).all()
-    late = (excess < 1e-6) & (excess > 1e-14)
-    measured = fit_exponential_rate(
-        np.linspace(*t[late][[0, -1]], 40), flow.excess_risk_at(np.linspace(*t[late][[0, -1]], 40))
-    )
+    late = np.linspace(*t[(excess < 1e-6) & (excess > 1e-14)][[0, -1]], 17)
+    measured = fit_exponential_rate(late, flow.excess_risk_at(late))
     predicted = kr.predicted_krylov_rate(limit, task)
     assert measured.value == pytest.approx(predicted, rel=2e-3)
     assert predicted > 2 * alpha * mu
