@@ -41,6 +41,10 @@ class TwoHeadDenoiser(MultiHead):
         super().__init__(heads)
         object.__setattr__(self, "construction", construction)
 
+    def __repr__(self) -> str:
+        """Dimension and construction, not entries."""
+        return f"TwoHeadDenoiser(dim={self.heads[0].dim}, construction={self.construction!r})"
+
 
 def two_head_denoiser(
     task: DenoisingTask, construction: Construction = "uniform"

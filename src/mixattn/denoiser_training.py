@@ -49,6 +49,13 @@ class DenoiserTraining:
     status: str
     seed: int | None
 
+    def __repr__(self) -> str:
+        """Where and why it ended, not the curve."""
+        return (
+            f"DenoiserTraining(steps={self.steps[-1]}, excess_risk={self.excess_risk[-1]:.3g}, "
+            f"status={self.status!r}, seed={self.seed})"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class SingleHeadFit:
@@ -68,6 +75,13 @@ class SingleHeadFit:
     excess_risk: float
     n_agreeing: int
     runs: tuple[DenoiserTraining, ...]
+
+    def __repr__(self) -> str:
+        """Risk and agreement, not the runs."""
+        return (
+            f"SingleHeadFit(excess_risk={self.excess_risk:.6g}, "
+            f"{self.n_agreeing} of {len(self.runs)} starts agree)"
+        )
 
 
 def random_heads(dim: int, n_heads: int, rng: np.random.Generator, scale: float = 0.5) -> MultiHead:

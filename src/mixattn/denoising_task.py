@@ -73,6 +73,10 @@ class AffineDenoiser:
         object.__setattr__(self, "A", freeze(matrix))
         object.__setattr__(self, "c", freeze(offset))
 
+    def __repr__(self) -> str:
+        """Dimension, not entries."""
+        return f"AffineDenoiser(dim={len(self.A)})"
+
     def __call__(self, z: ArrayLike) -> FloatArray:
         """Value at `z` (..., d), shape (..., d)."""
         return as_array("z", z, (None, len(self.A))) @ self.A.T + self.c
@@ -126,6 +130,10 @@ class DenoisingTask:
         object.__setattr__(self, "mixture", mixture)
         object.__setattr__(self, "noise_variance", variance)
         object.__setattr__(self, "noisy", mixture.add_noise(variance))
+
+    def __repr__(self) -> str:
+        """Mixture in short and noise."""
+        return f"DenoisingTask({self.mixture!r}, noise_variance={self.noise_variance:g})"
 
     @property
     def dim(self) -> int:
@@ -183,8 +191,8 @@ class DenoisingTask:
         )
         if self.mixture.shared_covariance:
             try:
-                between = bayes_spread(self.whitened)
-                error = 1e-12 * (within + between)
+                between, error = bayes_spread(self.whitened)
+                error += self.dim * np.finfo(float).eps * within
                 return _require_accuracy(
                     RiskEstimate(within + between, error, "gate quadrature"), rtol
                 )

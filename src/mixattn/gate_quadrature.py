@@ -54,7 +54,8 @@ def gate_nodes(
     step = np.pi * np.sqrt(2.0 / digits)
     # a quarter more than a simple pole asks for: squares of gates have double poles
     grading = 1.25 * digits / np.pi**2
-    lower, upper = _box(centers, slopes, offsets, np.sqrt(2.0 * digits))
+    # half a deviation more than a constant asks for: the integrand may grow
+    lower, upper = _box(centers, slopes, offsets, np.sqrt(2.0 * digits) + 0.5)
     points = np.empty((1, 0))
     volume = np.ones(1)
     for axis in range(centers.shape[1]):

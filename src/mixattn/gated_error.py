@@ -103,8 +103,8 @@ class GatedMap:
     offset: FloatArray  # (d,)
 
 
-def bayes_spread(task: WhitenedTask) -> float:
-    r"""Posterior variance that comes from not knowing the component.
+def bayes_spread(task: WhitenedTask) -> tuple[float, float]:
+    r"""Posterior variance that comes from not knowing the component, and an estimate of its error.
 
     :math:`E \sum_{k<l} \beta_k \beta_l |\xi^2 S^{-1} (m_k - m_l)|^2`, one-dimensional for two
     components.
@@ -119,7 +119,7 @@ def bayes_spread(task: WhitenedTask) -> float:
     for k, other in combinations(range(len(values)), 2):
         gap = values[k] - values[other]
         total += float(weights @ (beta[k] * beta[other])) * float(gap @ gap)
-    return total
+    return total, 10.0 * _TOLERANCES[axes.shape[1]] * total
 
 
 def excess_risk(task: WhitenedTask, denoiser: GatedMap) -> tuple[float, float]:

@@ -141,6 +141,8 @@ def test_best_single_head_of_figure_2():
     assert 0.0300 < fit.excess_risk <= 0.0301
     assert fit.n_agreeing >= 3
     assert len(fit.runs) == 5
+    assert repr(fit).startswith("SingleHeadFit(excess_risk=0.0300612")
+    assert "status=" in repr(fit.runs[0])
     assert fit.excess_risk == pytest.approx(FIGURE_2.excess_risk(fit.head), rel=1e-9)
     assert [run.excess_risk[-1] for run in fit.runs] == sorted(
         run.excess_risk[-1] for run in fit.runs

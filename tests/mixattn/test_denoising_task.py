@@ -462,3 +462,9 @@ def test_refused_queries_and_maps():
         AffineDenoiser(np.ones((2, 3)))
     with pytest.raises(ValueError, match=r"c: expected shape \(2,\), got \(3,\)"):
         AffineDenoiser(np.eye(2), np.ones(3))
+
+
+def test_short_representations():
+    assert "noise_variance=4" in repr(FIGURE_2)
+    assert repr(AffineDenoiser(np.eye(2))) == "AffineDenoiser(dim=2)"
+    assert repr(two_head_denoiser(FIGURE_2)) == "TwoHeadDenoiser(dim=2, construction='uniform')"
