@@ -203,7 +203,7 @@ def train_sgd(
     """Minimize the excess risk by online stochastic gradient descent, as in Figure 2 of the paper.
 
     Each step draws `batch_size` fresh queries from the noisy law. The gradient of the mean of
-    |D(z) - f*(z)|^2 over them is rescaled to the norm `clip_norm` where it is longer. The paper
+    ``|D(z) - f*(z)|^2`` over them is rescaled to the norm `clip_norm` where it is longer. The paper
     gives the step size and the clipping; batch size, start and length are ours.
 
     Parameters

@@ -114,12 +114,12 @@ class LDATask:
 
     @cached_property
     def mean_difference(self) -> FloatArray:
-        """The vector Dm = m_1 - m_-1, shape (d,)."""
+        """The vector Dm = ``m_1 - m_-1``, shape (d,)."""
         return freeze(self.mean_pos - self.mean_neg)
 
     @cached_property
     def midpoint(self) -> FloatArray:
-        """The vector (m_1 + m_-1) / 2, shape (d,)."""
+        """The vector ``(m_1 + m_-1) / 2``, shape (d,)."""
         return freeze(0.5 * (self.mean_pos + self.mean_neg))
 
     @cached_property
@@ -136,7 +136,7 @@ class LDATask:
 
     @cached_property
     def whitened_midpoint(self) -> FloatArray:
-        """The vector L^-1 (m_1 + m_-1) / 2, shape (d,)."""
+        """The vector ``L^-1 (m_1 + m_-1) / 2``, shape (d,)."""
         return freeze(scipy.linalg.solve_triangular(self.cholesky, self.midpoint, lower=True))
 
     @property
@@ -347,7 +347,7 @@ def effective_params(theta: AttentionParams, task: LDATask) -> EffectiveParams:
 def effective_jacobian(theta: AttentionParams, task: LDATask) -> FloatArray:
     """Return DPhi(theta), shape (2d + 2, d^2 + 2d + 1), in `to_vector` order on both sides (Lemma B.14).
 
-    By Lemma 3.2 its rank is 2d + 2 if and only if m_1 != -m_-1 and v21 != 0.
+    By Lemma 3.2 its rank is 2d + 2 if and only if ``m_1 != -m_-1`` and ``v21 != 0``.
     """
     _check(theta, task, AttentionParams)
     d = task.dim
