@@ -7,6 +7,7 @@ the exact risk and its analytic gradient. The components must share one covarian
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from mixattn.gated_error import GatedMap, excess_risk_and_gradient, softmax
 AGREEMENT = 1e-4
 # Beyond this many parameters a dense inverse Hessian costs more than it saves.
 _MAX_DENSE = 600
+# A fresh start must decrease the risk by this fraction to be worth another.
+_PROGRESS = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +126,9 @@ def train_quasi_newton(
 ) -> DenoiserTraining:
     """Minimize the exact excess risk by BFGS (L-BFGS in high dimension).
 
+    The minimizers are not isolated and some valleys are narrow: where a line search fails, BFGS
+    starts afresh from the last point, as long as this still decreases the risk.
+
     Parameters
     ----------
     task : DenoisingTask
@@ -141,8 +147,8 @@ def train_quasi_newton(
     Returns
     -------
     DenoiserTraining
-        Every iteration is recorded. `status` is "below target", "stationary" (the gradient
-        vanished to rounding or no step decreases the risk) or "step limit".
+        Every iteration is recorded. `status` is "below target", "stationary" (a fresh start from
+        the last point no longer decreases the risk) or "step limit".
     """
     _check_task(task)
     start = _start(task, n_heads, seed, initial)
@@ -154,38 +160,50 @@ def train_quasi_newton(
         value, grad_U, grad_V = excess_risk_and_gradient(task.whitened, _unpack(theta, shape))
         return value, np.concatenate([grad_U.ravel(), grad_V.ravel()])
 
-    theta0 = np.concatenate([start.U.ravel(), start.V.ravel()])
-    curve = [objective(theta0)[0]]
+    theta = np.concatenate([start.U.ravel(), start.V.ravel()])
+    curve = [objective(theta)[0]]
 
     def record(intermediate_result: Any) -> None:
         curve.append(float(intermediate_result.fun))
         if curve[-1] <= target:
             raise StopIteration
 
-    dense = theta0.size <= _MAX_DENSE
+    status = ""
+    while not status:
+        before, left = curve[-1], max_steps + 1 - len(curve)
+        theta = _minimize(objective, theta, record, left)
+        if curve[-1] <= target:
+            status = "below target"
+        elif len(curve) > max_steps:
+            status = "step limit"
+        elif curve[-1] > (1.0 - _PROGRESS) * before:
+            status = "stationary"
+    return DenoiserTraining(
+        _as_multi_head(_unpack(theta, shape)), np.arange(len(curve)), np.array(curve), status, seed
+    )
+
+
+def _minimize(
+    objective: Callable[[FloatArray], tuple[float, FloatArray]],
+    theta: FloatArray,
+    record: Callable[[Any], None],
+    max_steps: int,
+) -> FloatArray:
+    """Run BFGS from `theta` until the gradient vanishes, a line search fails or `record` stops it."""
+    dense = theta.size <= _MAX_DENSE
     options: dict[str, Any] = {"maxiter": max_steps, "gtol": 1e-15}
     if not dense:
-        options |= {"ftol": 0.0, "maxfun": 2 * max_steps, "maxcor": 30}
+        options |= {"ftol": 0.0, "maxfun": 4 * max_steps, "maxcor": 30}
     minimize: Any = scipy.optimize.minimize  # its type stubs know no jac=True with options
     result = minimize(
         objective,
-        theta0,
+        theta,
         jac=True,
         method="BFGS" if dense else "L-BFGS-B",
         callback=record,
         options=options,
     )
-    if curve[-1] <= target:
-        status = "below target"
-    else:
-        status = "step limit" if result.nit >= max_steps else "stationary"
-    return DenoiserTraining(
-        _as_multi_head(_unpack(result.x, shape)),
-        np.arange(len(curve)),
-        np.array(curve),
-        status,
-        seed,
-    )
+    return np.asarray(result.x, dtype=np.float64)
 
 
 def train_sgd(
