@@ -67,7 +67,9 @@ def sampled_excess_risk(
             output = output + (tilt @ S + gates @ means) @ head_V.T
         loss = ((output - target) ** 2).sum(dim=1).mean()
         loss.backward()
-        return float(loss.detach()), np.concatenate([U.grad.numpy().ravel(), V.grad.numpy().ravel()])
+        return float(loss.detach()), np.concatenate(
+            [U.grad.numpy().ravel(), V.grad.numpy().ravel()]
+        )
 
     return evaluate
 
