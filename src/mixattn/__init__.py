@@ -29,6 +29,8 @@ from mixattn.denoising import (
     train_sgd,
     two_head_denoiser,
 )
+from mixattn.flow import Trajectory, gradient_descent, gradient_flow, online_sgd
+from mixattn.krylov import krylov_basis
 from mixattn.lda import (
     AttentionParams,
     EffectiveParams,
@@ -56,6 +58,7 @@ __all__ = [
     "ResidualMultiHead",
     "RiskEstimate",
     "SingleHeadFit",
+    "Trajectory",
     "TwoHeadDenoiser",
     "best_affine_denoiser",
     "best_linear_denoiser",
@@ -65,11 +68,15 @@ __all__ = [
     "effective_params",
     "excess_risk",
     "excess_risk_gradient",
+    "gradient_descent",
+    "gradient_flow",
     "in_context_denoiser",
     "iterate_denoiser",
+    "krylov_basis",
     "linear_attention",
     "logistic_risk",
     "one_head_denoiser",
+    "online_sgd",
     "population_attention",
     "population_linear_attention",
     "random_heads",

@@ -171,13 +171,13 @@ def gradient_flow(
     >>> from mixattn.lda import EffectiveParams, LDATask
     >>> task = LDATask([1.0, 0.0], [0.0, 1.0], np.eye(2), 0.6)
     >>> start = EffectiveParams([0.0, 0.0], 0.0, 0.0, [2.0, 0.0])
-    >>> flow = gradient_flow(start, task, 1e6)
+    >>> flow = gradient_flow(start, task, 100.0)
+    >>> print(flow.status)
+    reached t_end
     >>> flow.at(0.0)
     array([0., 0., 0., 0., 2., 0.])
-    >>> bool(flow.excess_risk_at([flow.t[-1]])[0] < 1e-14)
+    >>> bool(flow.excess_risk_at([100.0])[0] < 0.01 * flow.excess_risk_at([0.0])[0])
     True
-    >>> print(flow.status)
-    the gradient's norm fell to gradient_tol
     """
     kind, d = _kind_of(params, task), task.dim
     t_end = as_scalar("t_end", t_end, above=0.0)
