@@ -310,7 +310,7 @@ def _class_divergence(
         # or move the line of integration in z2 so that f stays real: f* then takes the change
         direct |= (score_change <= 1.5 * abs(score_across)) & (
             score_change * abs(bayes.across)
-            <= abs(score_across) * (MARGIN * bayes_room - bayes_change)
+            < abs(score_across) * (MARGIN * bayes_room - bayes_change)
         )
         return (
             (half <= LONGEST_PANEL)
