@@ -26,7 +26,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from mixattn._lda_integrals import mean_divergence, risk_integrals
+from mixattn._lda_integrals import RiskIntegrals, mean_divergence, risk_integrals
 from mixattn._validation import (
     FloatArray,
     as_array,
@@ -397,17 +397,27 @@ def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> flo
     return mean_divergence(_as_effective(params, task), task)
 
 
-@np.errstate(under="ignore")
 def risk_gradient(params: Params, task: LDATask) -> Params:
     """Return the gradient of `logistic_risk`, as an object of the same type as `params`.
 
-    In effective coordinates it is E[(sigma(f) - 1{Y = 1}) Df] (Lemmas B.7 and B.9); in attention
-    coordinates its pullback DPhi^T (Lemmas B.10 and B.15), at a cost of O(d^2 + nodes).
+    In effective coordinates it is E[(sigma(f) - 1{Y = 1}) Df] (Lemmas B.7 and B.9), summed class by class:
+    two-dimensional integrals, where the equal E[(sigma(f) - eta) Df] needs a third variable for eta. In
+    attention coordinates it is the pullback DPhi^T of that (Lemmas B.10 and B.15). It costs
+    O(d^2 + nodes).
     """
-    gradient = _effective_gradient(_as_effective(params, task), task)
+    return risk_and_gradient(params, task)[1]
+
+
+@np.errstate(under="ignore")
+def risk_and_gradient(params: Params, task: LDATask) -> tuple[float, Params]:
+    """Return `logistic_risk` and `risk_gradient` from the same nodes, for the price of the latter."""
+    p = _as_effective(params, task)
+    integrals = risk_integrals(p, task, order=1)
+    risk = integrals.scalar(0, np.ones_like(integrals.position))
+    gradient = _gradient(integrals, p.r)
     if isinstance(params, EffectiveParams):
-        return gradient
-    return pull_back(gradient, params, task)
+        return risk, gradient
+    return risk, pull_back(gradient, params, task)
 
 
 def pull_back(gradient: EffectiveParams, theta: AttentionParams, task: LDATask) -> AttentionParams:
@@ -434,16 +444,16 @@ def risk_hessian(params: AttentionParams | EffectiveParams, task: LDATask) -> Fl
 
     Shape (2d + 2, 2d + 2) in effective coordinates, (d^2 + 2d + 1,) * 2 in attention coordinates.
     """
-    hessian = _effective_hessian(_as_effective(params, task), task)
+    p = _as_effective(params, task)
+    integrals = risk_integrals(p, task, order=2)
+    hessian = _hessian(integrals, p.r)
     if isinstance(params, EffectiveParams):
         return hessian
     jacobian = effective_jacobian(params, task)
     pulled_back: FloatArray = jacobian.T @ hessian @ jacobian
     # Phi is linear but for w = U11 Gamma v21, which is bilinear
     U11, _, v21, _ = _attention_slices(task.dim)
-    bilinear = np.kron(
-        _effective_gradient(_as_effective(params, task), task).w[:, None], task.covariance
-    )
+    bilinear = np.kron(_gradient(integrals, p.r).w[:, None], task.covariance)
     pulled_back[U11, v21] += bilinear
     pulled_back[v21, U11] += bilinear.T
     return 0.5 * (pulled_back + pulled_back.T)
@@ -478,34 +488,34 @@ def _as_effective(params: AttentionParams | EffectiveParams, task: LDATask) -> E
     return effective_params(params, task) if isinstance(params, AttentionParams) else params
 
 
-def _effective_gradient(p: EffectiveParams, task: LDATask) -> EffectiveParams:
-    integrals = risk_integrals(p, task, order=1)
+def _gradient(integrals: RiskIntegrals, r: float) -> EffectiveParams:
+    """E[l'(f) Df] with Df = (x, 1, sigma(v), r sigma'(v) x), v = s0 + s^T x."""
     _, gate, slope, _ = integrals.gate
     one = np.ones_like(gate)
     return EffectiveParams(
         integrals.vector(1, one),
         integrals.scalar(1, one),
         integrals.scalar(1, gate),
-        p.r * integrals.vector(1, slope),
+        r * integrals.vector(1, slope),
     )
 
 
-def _effective_hessian(p: EffectiveParams, task: LDATask) -> FloatArray:
-    """E[l''(f) Df Df^T + l'(f) D2f] with Df = (x, 1, sigma(v), r sigma'(v) x), v = s0 + s^T x."""
-    integrals = risk_integrals(p, task, order=2)
+def _hessian(integrals: RiskIntegrals, r: float) -> FloatArray:
+    """E[l''(f) Df Df^T + l'(f) D2f] with Df as in `_gradient`."""
     _, gate, slope, curvature = integrals.gate
     one = np.ones_like(gate)
-    w, b, r, s = _effective_slices(task.dim)
-    hessian = np.empty((2 * task.dim + 2,) * 2)
+    d = integrals.frame.shape[-1]
+    w, b, r_, s = _effective_slices(d)
+    hessian = np.empty((2 * d + 2, 2 * d + 2))
     hessian[w, w] = integrals.matrix(2, one)
     hessian[w, b] = integrals.vector(2, one)
-    hessian[w, r] = integrals.vector(2, gate)
-    hessian[w, s] = p.r * integrals.matrix(2, slope)
+    hessian[w, r_] = integrals.vector(2, gate)
+    hessian[w, s] = r * integrals.matrix(2, slope)
     hessian[b, b] = integrals.scalar(2, one)
-    hessian[b, r] = integrals.scalar(2, gate)
-    hessian[b, s] = p.r * integrals.vector(2, slope)
-    hessian[r, r] = integrals.scalar(2, gate**2)
-    hessian[r, s] = p.r * integrals.vector(2, gate * slope) + integrals.vector(1, slope)
-    hessian[s, s] = p.r**2 * integrals.matrix(2, slope**2) + p.r * integrals.matrix(1, curvature)
+    hessian[b, r_] = integrals.scalar(2, gate)
+    hessian[b, s] = r * integrals.vector(2, slope)
+    hessian[r_, r_] = integrals.scalar(2, gate**2)
+    hessian[r_, s] = r * integrals.vector(2, gate * slope) + integrals.vector(1, slope)
+    hessian[s, s] = r**2 * integrals.matrix(2, slope**2) + r * integrals.matrix(1, curvature)
     upper = np.triu(hessian)
     return upper + np.triu(hessian, 1).T
