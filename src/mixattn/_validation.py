@@ -60,32 +60,43 @@ def as_array(
     """
     leading = len(shape) > 0 and shape[0] is None
     axes = shape[1:] if leading else shape
-    expected = _describe(axes, leading=leading)
     try:
         raw = np.asarray(value)
         if raw.dtype.kind not in "uif":
             raise TypeError(f"dtype {raw.dtype}")
-        # An extended-precision number may exceed float64: found below, as an infinity.
-        with np.errstate(over="ignore"):
-            array = np.array(raw, dtype=np.float64, copy=True if copy else None)
+        array = _as_float64(raw, copy=copy)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name}: expected real numbers of shape {expected}, got {type(value).__name__} ({error})"
+            f"{name}: expected real numbers of shape {_describe(axes, leading=leading)}, "
+            f"got {type(value).__name__} ({error})"
         ) from error
     ndim_ok = array.ndim >= len(axes) if leading else array.ndim == len(axes)
     trailing = array.shape[array.ndim - len(axes) :] if ndim_ok else ()
     if not ndim_ok or any(
         isinstance(want, int) and want != have for want, have in zip(axes, trailing, strict=True)
     ):
-        raise ValueError(f"{name}: expected shape {expected}, got {array.shape}")
+        raise ValueError(
+            f"{name}: expected shape {_describe(axes, leading=leading)}, got {array.shape}"
+        )
     if any(isinstance(want, str) and have == 0 for want, have in zip(axes, trailing, strict=True)):
-        raise ValueError(f"{name}: expected shape {expected} with no empty axis, got {array.shape}")
+        raise ValueError(
+            f"{name}: expected shape {_describe(axes, leading=leading)} with no empty axis, "
+            f"got {array.shape}"
+        )
     if not is_finite(array):
         count = int(np.size(array) - np.isfinite(array).sum())
         raise ValueError(
             f"{name}: expected finite entries, got {count} NaN or infinite of {array.size}"
         )
     return array
+
+
+def _as_float64(raw: NDArray[Any], *, copy: bool) -> FloatArray:
+    if raw.dtype == np.float64:
+        return np.array(raw) if copy else raw
+    # An extended-precision number may exceed float64: found later, as an infinity.
+    with np.errstate(over="ignore"):
+        return np.array(raw, dtype=np.float64)
 
 
 def is_finite(array: FloatArray) -> bool:
