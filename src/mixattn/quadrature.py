@@ -26,9 +26,9 @@ from mixattn._validation import FloatArray, as_array, as_integer, as_scalar, fre
 
 Rule = tuple[FloatArray, FloatArray]
 
-# The standard normal density falls below 1e-17 of its peak here.
-GAUSSIAN_REACH = 8.9
-TOLERANCE = 1e-15
+# The standard normal density is below 1e-15 of its peak from here on.
+GAUSSIAN_REACH = 8.4
+TOLERANCE = 1e-14
 
 
 def normal_density(x: FloatArray) -> FloatArray:
@@ -127,6 +127,10 @@ def gaussian_trapezoid(
     lower = as_scalar("lower", lower)
     upper = as_scalar("upper", upper, above=lower)
     tolerance = as_scalar("tolerance", tolerance, above=0.0, below=1.0)
+    return _gaussian_trapezoid(strip, lower, upper, tolerance)
+
+
+def _gaussian_trapezoid(strip: float, lower: float, upper: float, tolerance: float) -> Rule:
     step = trapezoidal_step(strip, tolerance)
     nodes = step * np.arange(np.floor(lower / step), np.ceil(upper / step) + 1)
     return nodes, step * normal_density(nodes)
@@ -162,7 +166,9 @@ MARGIN = 0.9
 Fits = Callable[[FloatArray, FloatArray], NDArray[np.bool_]]
 
 
-def graded_panels(lower: float, upper: float, fits: Fits) -> tuple[FloatArray, FloatArray]:
+def graded_panels(
+    lower: float, upper: float, fits: Fits, longest: float = np.inf
+) -> tuple[FloatArray, FloatArray]:
     """Bisect an interval until every panel fits, so that panels shrink where the integrand is sharp.
 
     Parameters
@@ -172,26 +178,34 @@ def graded_panels(lower: float, upper: float, fits: Fits) -> tuple[FloatArray, F
     fits : callable
         ``fits(centers, half_lengths)`` says which panels have their integrand analytic, and of
         moderate size, in the disc of radius ``ELLIPSE * half_length`` about their center.
+    longest : float
+        Upper bound of the half-lengths.
 
     Returns
     -------
     centers, half_lengths : ndarrays of shape (n_panels,)
+        In ascending order.
     """
     lower = as_scalar("lower", lower)
     upper = as_scalar("upper", upper, above=lower)
-    centers = np.array([0.5 * (lower + upper)])
-    halves = np.array([0.5 * (upper - lower)])
-    done_centers, done_halves = [], []
+    count = max(1, int(np.ceil(0.5 * (upper - lower) / longest)))
+    half = 0.5 * (upper - lower) / count
+    centers: FloatArray = np.asarray(lower + half * np.arange(1, 2 * count, 2), dtype=np.float64)
+    halves = np.full(count, half)
+    done_centers: list[FloatArray] = []
+    done_halves: list[FloatArray] = []
     while centers.size:
         # a panel at the resolution of floating point cannot be split further
         good = fits(centers, halves) | (halves <= 4e-15 * np.maximum(np.abs(centers), 1e-3))
         done_centers.append(centers[good])
         done_halves.append(halves[good])
-        halves = 0.5 * np.repeat(halves[~good], 2)
-        signs = np.tile([-1.0, 1.0], halves.size // 2)
-        centers = np.repeat(centers[~good], 2) + signs * halves
-    order = np.argsort(np.concatenate(done_centers))
-    return np.concatenate(done_centers)[order], np.concatenate(done_halves)[order]
+        halves = np.repeat(0.5 * halves[~good], 2)
+        centers = np.repeat(centers[~good], 2)
+        centers[::2] -= halves[::2]
+        centers[1::2] += halves[1::2]
+    centers, halves = np.concatenate(done_centers), np.concatenate(done_halves)
+    order = np.argsort(centers)
+    return centers[order], halves[order]
 
 
 def panel_rule(centers: FloatArray, half_lengths: FloatArray, n: int) -> Rule:
@@ -282,10 +296,14 @@ def _by_trapezoid(
     mean: FloatArray, std: float, order: int, degree: int, offset: FloatArray | float
 ) -> FloatArray:
     """Trapezoidal rule in Z, its window stretched towards y = 0: for a small `std`."""
-    nodes, weights = gaussian_trapezoid(MARGIN * np.pi / std, upper=GAUSSIAN_REACH + std)
+    nodes, weights = _gaussian_trapezoid(
+        MARGIN * np.pi / std, -GAUSSIAN_REACH, GAUSSIAN_REACH + std, TOLERANCE
+    )
     toward = np.where(mean > 0, -1.0, 1.0)
     values = logistic_derivatives(mean[:, None] + (std * toward)[:, None] * nodes, order)
-    moments = np.stack([toward**j * (values @ (weights * nodes**j)) for j in range(degree + 1)])
+    moments = np.empty((degree + 1, *values.shape[:2]))
+    for j in range(degree + 1):
+        moments[j] = (values @ (weights * nodes**j)) * toward**j
     return _shift_powers(moments, offset)
 
 
@@ -304,10 +322,11 @@ def _by_panels(
     """
 
     def fits(center: FloatArray, half: FloatArray) -> NDArray[np.bool_]:
-        near_poles = ELLIPSE * half > MARGIN * np.hypot(center, np.pi)
-        return ~near_poles & (half <= LONGEST_PANEL * std)
+        away_from_poles: NDArray[np.bool_] = ELLIPSE * half <= MARGIN * np.hypot(center, np.pi)
+        return away_from_poles
 
-    y, dy = (a.ravel() for a in panel_rule(*graded_panels(lower, upper, fits), PANEL_NODES))
+    panels = graded_panels(lower, upper, fits, LONGEST_PANEL * std)
+    y, dy = (a.ravel() for a in panel_rule(*panels, PANEL_NODES))
     values = logistic_derivatives(y, order)
     integrands = np.stack([values * (y / std) ** j for j in range(degree + 1)]) * (dy / std)
     moments = np.empty((degree + 1, order + 1, mean.size))
