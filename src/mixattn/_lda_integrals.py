@@ -2,7 +2,11 @@
 
 Coordinates. With L L^T = Gamma, the vector L^-1 (x - midpoint of the means) is N(+-delta / 2, I) in the
 classes, where delta = L^-1 Dm = L^T w*. Its component along e1, the direction of the gate L^T s, is the outer
-variable t, integrated on Gauss-Legendre panels; everything else is Gaussian given t.
+variable t: integrated by the trapezoidal rule where the integrand is smooth, otherwise on
+Gauss-Legendre panels. Everything else is Gaussian given t.
+
+Rules are sized from bounds known before any evaluation: the poles of the logistic function in its
+argument, the slopes of the score and of the gate, and where exp(-|logit|) moves the mass.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 UNDERFLOW = 38.5
 # parts where an integrand is below exp(-BULK) of its peak are left out
 BULK = 38.0
+# number of nodes up to which a trapezoidal rule costs less than finding graded panels
+LONGEST_SMOOTH_RULE = 200
 # labels of the classes, in the order of every class axis below
 LABELS = np.array([1.0, -1.0])
 
@@ -58,7 +64,7 @@ class RiskIntegrals:
         softplus, sigma, sigma' and sigma'' of s0 + s^T x at the nodes.
     position : ndarray, shape (n,)
         Component e1^T L^-1 x at the nodes.
-    inner : ndarray, shape (degree + 1, order + 1, 2, n)
+    inner : ndarray, shape (order + 1, order + 1, 2, n)
         Weights times E[(e2^T L^-1 x)^j l^(k)(f) | t], a row a class.
     frame : ndarray, shape (2, 3, d)
         L e1, L e2 and what is left of the class's mean.
@@ -81,7 +87,7 @@ class RiskIntegrals:
         coefficients = np.stack(
             [weighted[0] @ self.position, weighted[1].sum(axis=1), weighted[0].sum(axis=1)], axis=-1
         )
-        moment: FloatArray = np.einsum("ci,cid->d", coefficients, self.frame)
+        moment: FloatArray = coefficients.ravel() @ self.frame.reshape(6, -1)
         return moment
 
     def matrix(self, k: int, h: FloatArray) -> FloatArray:
@@ -106,7 +112,10 @@ class RiskIntegrals:
 
 
 def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegrals:
-    """Place the nodes for the risk (order 0), its gradient (1) or its Hessian (2)."""
+    """Place the nodes for the risk (order 0), its gradient (1) or its Hessian (2).
+
+    A derivative of order k of the score brings at most k factors of x, hence moments of that degree.
+    """
     L = task.cholesky
     w, s = L.T @ p.w, L.T @ p.s
     # with no gate the only direction is that of w, and nothing is left across
@@ -120,14 +129,83 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
     across_mean = 0.5 * LABELS * (e2 @ task.whitened_difference)
     offset = float(p.w @ task.midpoint) + p.b + tau * across_mean
 
+    t, dt = _smooth_rule(slope, gate_slope, p.r, tau, shift) or _graded_rule(
+        slope, gate_slope, gate_offset, p.r, tau, shift, offset, order
+    )
+    # l(f) = softplus(-y f): in terms of -y f the noise across has the sign of -y too
+    sign = -LABELS[:, None]
+    e2_midpoint = float(e2 @ task.whitened_midpoint)
+    offsets = np.repeat(sign * (across_mean + e2_midpoint)[:, None], t.size, axis=1)
+    gate = gate_offset + gate_slope * t
+    score_mean = np.add.outer(offset, slope * t + p.r * special.expit(gate))
+    inner = logistic_normal(
+        (sign * score_mean).ravel(), tau, order, order, offsets.ravel()
+    ).reshape(order + 1, order + 1, 2, t.size)
+    for j in range(order + 1):
+        for k in range(order + 1):
+            inner[j, k] *= sign ** (j + k)
+    inner *= task.priors[:, None] * normal_density(t - shift) * dt
+    frame = np.empty((2, 3, task.dim))
+    frame[:, 0], frame[:, 1] = L @ e1, L @ e2
+    for i, mean in enumerate((task.mean_pos, task.mean_neg)):
+        in_plane = shift[i, 0] + e1 @ task.whitened_midpoint, across_mean[i] + e2_midpoint
+        frame[i, 2] = mean - in_plane[0] * frame[i, 0] - in_plane[1] * frame[i, 1]
+    return RiskIntegrals(
+        gate=logistic_derivatives(gate, 3),
+        position=t + float(e1 @ task.whitened_midpoint),
+        inner=inner,
+        frame=frame,
+        covariance=task.covariance,
+    )
+
+
+def _smooth_rule(
+    slope: float, gate_slope: float, r: float, tau: float, shift: FloatArray
+) -> tuple[FloatArray, FloatArray] | None:
+    """Return the trapezoidal rule in t, or None if the integrand's strip is too narrow for it to be short.
+
+    In the strip of half-width a, the mean A(t) = slope t + r sigma(...) + const has an imaginary part of at
+    most ``|slope| a + |r| tan(|gate_slope| a / 2) / 2``.
+    """
+    strips = 8.0 * 0.8 ** np.arange(20)
+    analytic = abs(gate_slope) * strips <= MARGIN * np.pi
+    half_tangent = np.tan(0.5 * np.where(analytic, abs(gate_slope) * strips, 0.0))
+    change = abs(slope) * strips + 0.5 * abs(r) * half_tangent
+    analytic &= change <= max(MARGIN * np.pi, 1.5 * tau)
+    if not analytic.any():
+        return None
+    step = quadrature.trapezoidal_step(strips[analytic.argmax()])
+    # factors that grow at rate k move the mass by k: those of the loss, and of the gate squared
+    moved = GAUSSIAN_REACH + abs(slope) + (0.25 * abs(r) + 2) * abs(gate_slope)
+    low, high = shift.min() - moved, shift.max() + moved
+    if high - low > LONGEST_SMOOTH_RULE * step:
+        return None
+    t = step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
+    return t, np.full_like(t, step)
+
+
+def _graded_rule(
+    slope: float,
+    gate_slope: float,
+    gate_offset: float,
+    r: float,
+    tau: float,
+    shift: FloatArray,
+    offset: FloatArray,
+    order: int,
+) -> tuple[FloatArray, FloatArray]:
+    """Return Gauss-Legendre panels in t, graded towards the gate and the sign changes of the score."""
+
+    def gate_at(t: FloatArray) -> FloatArray:
+        return gate_offset + gate_slope * t
+
     def score_mean(t: FloatArray) -> FloatArray:
-        gated = slope * t + p.r * special.expit(gate_offset + gate_slope * t)
-        return np.add.outer(offset, gated)
+        return np.add.outer(offset, slope * t + r * special.expit(gate_at(t)))
 
     def fits(center: FloatArray, half: FloatArray) -> NDArray[np.bool_]:
         radius = ELLIPSE * half
-        gate = gate_offset + gate_slope * center
-        change = abs(slope) * radius + abs(p.r) * gate_change(gate, abs(gate_slope) * radius)
+        gate = gate_at(center)
+        change = abs(slope) * radius + abs(r) * gate_change(gate, abs(gate_slope) * radius)
         # averaging over N(0, tau^2) moves the poles away: in the disc it grows by exp(1.5^2 / 2) only
         room = np.maximum(np.hypot(score_mean(center), np.pi).min(axis=0), 1.5 * tau)
         fine: NDArray[np.bool_] = (abs(gate_slope) * radius <= MARGIN * np.hypot(gate, np.pi)) & (
@@ -137,38 +215,9 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
 
     reach = UNDERFLOW + float(np.abs(shift).max())
     t, dt = panel_rule(*graded_panels(-reach, reach, fits, LONGEST_PANEL), PANEL_NODES)
-    keep = _bulk(
-        -0.5 * (t - shift[:, :, None]) ** 2,
-        -LABELS[:, None, None] * score_mean(t),
-        gate_offset + gate_slope * t,
-        tau,
-        order,
-    )
-    t, dt = t[keep].ravel(), dt[keep].ravel()
-    degree = order
-    # l(f) = softplus(-y f): in terms of -y f the noise across has the sign of -y too
-    sign = -LABELS[:, None]
-    offsets = np.broadcast_to(
-        sign * (across_mean + e2 @ task.whitened_midpoint)[:, None], (2, t.size)
-    )
-    inner = logistic_normal(
-        (sign * score_mean(t)).ravel(), tau, order, degree, offsets.ravel()
-    ).reshape(degree + 1, order + 1, 2, t.size)
-    for j in range(degree + 1):
-        for k in range(order + 1):
-            inner[j, k] *= sign ** (j + k)
-    inner *= task.priors[:, None] * normal_density(t - shift) * dt
-    along_x, across_x = L @ e1, L @ e2
-    means = np.stack([task.mean_pos, task.mean_neg])
-    whitened_means = task.whitened_midpoint + 0.5 * np.outer(LABELS, task.whitened_difference)
-    rest = means - np.outer(whitened_means @ e1, along_x) - np.outer(whitened_means @ e2, across_x)
-    return RiskIntegrals(
-        gate=logistic_derivatives(gate_offset + gate_slope * t, 3),
-        position=t + float(e1 @ task.whitened_midpoint),
-        inner=inner,
-        frame=np.stack([np.stack([along_x, across_x, mean]) for mean in rest]),
-        covariance=task.covariance,
-    )
+    log_density = -0.5 * (t - shift[:, :, None]) ** 2
+    keep = _bulk(log_density, -LABELS[:, None, None] * score_mean(t), gate_at(t), tau, order)
+    return t[keep].ravel(), dt[keep].ravel()
 
 
 def gate_change(v: FloatArray, radius: FloatArray) -> FloatArray:

@@ -229,11 +229,9 @@ def logistic_derivatives(y: FloatArray, order: int) -> FloatArray:
     out = np.empty((order + 1, *y.shape))
     out[0] = np.maximum(y, 0.0) + np.log1p(t)
     if order >= 1:
-        p = 1 / (1 + t)
-        q = t * p
-        out[1] = np.where(y >= 0, p, q)
+        out[1] = np.where(y >= 0, 1.0, t) / (1 + t)
     if order >= 2:
-        out[2] = p * q
+        out[2] = t / (1 + t) ** 2
     if order >= 3:
         out[3] = out[2] * (1 - 2 * out[1])
     return out

@@ -21,6 +21,7 @@ from mixattn.lda import (
     effective_params,
     excess_risk,
     logistic_risk,
+    risk_and_gradient,
     risk_gradient,
     risk_hessian,
     score,
@@ -359,6 +360,47 @@ def test_excess_risk_is_the_difference_of_risks_where_that_is_accurate(dim):
         excess = excess_risk(params, task)
         assert excess > 0
         assert excess == pytest.approx(logistic_risk(params, task) - bayes, rel=1e-8)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 20])
+def test_tiny_excess_is_half_the_quadratic_form_of_the_hessian(dim):
+    rng = np.random.default_rng(dim)
+    task = random_task(dim, rng)
+    w, b = task.bayes_score
+    base = EffectiveParams(w, b, 0.0, rng.normal(size=dim))
+    hessian = risk_hessian(base, task)
+    for size in (1e-5, 1e-8):
+        h = size * random_params(EffectiveParams, dim, rng).to_vector()
+        moved = EffectiveParams.from_vector(base.to_vector() + h, dim)
+        h = moved.to_vector() - base.to_vector()
+        assert excess_risk(moved, task) == pytest.approx(
+            0.5 * h @ hessian @ h, rel=40 * size + 1e-6
+        )
+
+
+def test_the_outer_rules_join_without_a_trace():
+    # as the gate steepens, the trapezoidal rule gives way to graded panels: the gradient must remain
+    # the derivative of the risk across the change, so that its integral is the risk's increment
+    task = plane(3, 0.3, 0.4, (0.2, 0.1))
+
+    def at(slope):
+        return EffectiveParams(1.5 * direction(0.8), 0.2, 2.0, slope * direction(2.0))
+
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    along = [risk_gradient(at(v), task).s @ direction(2.0) for v in 3.25 + 1.75 * nodes]
+    increment = logistic_risk(at(5.0), task) - logistic_risk(at(1.5), task)
+    assert 1.75 * weights @ along == pytest.approx(increment, rel=1e-11)
+
+
+def test_risk_and_gradient_are_those_of_the_separate_functions():
+    rng = np.random.default_rng(8)
+    task = random_task(3, rng)
+    for kind in (EffectiveParams, AttentionParams):
+        params = random_params(kind, 3, rng)
+        risk, gradient = risk_and_gradient(params, task)
+        assert type(gradient) is kind
+        assert risk == pytest.approx(logistic_risk(params, task), rel=1e-14)
+        np.testing.assert_array_equal(gradient.to_vector(), risk_gradient(params, task).to_vector())
 
 
 def test_excess_risk_of_attention_parameters_is_that_of_their_effective_ones():
