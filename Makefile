@@ -1,4 +1,4 @@
-# Nothing but Python 3.11, make and git is needed; the work is done by Python in tools/ and book/_ext/.
+# Needs Python 3.11, make and git alone; the work is done by Python in tools/ and book/_ext/.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -40,4 +40,5 @@ clean:  ## remove what the build made (not .venv)
 
 # The stamp is written last, so an interrupted installation starts over.
 $(INSTALLED): requirements.txt pyproject.toml book/_ext/package-lock.json tools/install.py
-	@$(if $(PYTHON),$(PYTHON) tools/install.py $@,echo "Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python" >&2; exit 1)
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it" >&2; exit 1; }
+	@$(PYTHON) tools/install.py $@

@@ -1,7 +1,8 @@
 """Run every benchmark, in an environment of its own that adds PyTorch to the book's packages.
 
-The environment lies in .venv-bench. It sees the packages of the interpreter that runs this file, so that
-both sides of a comparison use the same NumPy; only what `benchmarks/requirements.txt` adds is installed.
+The environment lies in .venv-bench. It sees the packages of the interpreter that runs this file, so
+that both sides of a comparison use the same NumPy; only what `benchmarks/requirements.txt` adds is
+installed.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Write copies of the chapters for Colab, in which the first cell knows the repository.
 
-Colab gives a notebook no way to ask where it was opened from, and the committed chapters belong to whichever
-repository holds them. So the deploy workflow publishes these copies on the branch `colab`, which is where the site's
-Colab buttons lead.
+Colab gives a notebook no way to ask where it was opened from, and the committed chapters belong to
+whichever repository holds them. So the deploy workflow publishes these copies on the branch
+`colab`, which is where the site's Colab buttons lead.
 
     python tools/colab.py https://github.com/OWNER/NAME@COMMIT folder
 """

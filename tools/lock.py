@@ -1,7 +1,7 @@
 """Pin the book's requirements, and with the same pins those of Binder.
 
-requirements.in -> requirements.txt, and .binder/requirements.in -> .binder/requirements.txt, for every platform.
-Pins that still fit are kept; --upgrade moves all of them to the newest versions that fit together.
+requirements.in -> requirements.txt and .binder/requirements.in -> .binder/requirements.txt, for every
+platform. Pins that still fit are kept; --upgrade moves all to the newest that fit together.
 """
 
 import subprocess

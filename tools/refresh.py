@@ -1,6 +1,7 @@
 """Re-execute chapters in place and put them into the one form in which they are committed.
 
-A second run changes no byte. A chapter that raises, warns, or weighs too much is left as it was and named.
+A second run changes no byte. A chapter that raises, warns, or weighs too much is left as it was and
+named.
 
     python tools/refresh.py                     all chapters
     python tools/refresh.py book/01_name.ipynb  some

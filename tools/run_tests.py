@@ -3,8 +3,8 @@
     python tools/run_tests.py            everything (`make test`)
     python tools/run_tests.py --quick    what an edit is likely to break (`make check`)
 
-On a terminal the running stage shows its progress. A failing stage prints its whole output. With REQUIRE_BROWSER=1 in the
-environment a skipped test is a failure (continuous integration sets it).
+On a terminal the running stage shows its progress. A failing stage prints its whole output. With
+REQUIRE_BROWSER=1 in the environment, as continuous integration sets it, a skipped test is a failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "-ra"]
 
 @dataclass
 class Stage:
-    """A named list of commands; a pytest command counts its tests, any other command is one check."""
+    """A named list of commands; pytest counts its tests, any other command is one check."""
 
     name: str
     commands: list[list[str]]

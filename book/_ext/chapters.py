@@ -1,9 +1,10 @@
-"""Chapters on the site: executed by the build, never stale, with figures that carry alt text and caption.
+"""Chapters on the site: executed by the build, never stale, their figures described.
 
-A committed notebook holds no widget state, so a page made from it would show no explorer. The build therefore
-executes the chapters itself, two at a time, and keeps the result under `_build/.chapters` by a key over all that
-the outputs depend on (notebook, packages, data, lock file): an edit re-executes, a second build does not.
-Sphinx then reads the executed notebook in place of the committed one.
+A committed notebook holds no widget state, so a page made from it would show no explorer. The build
+therefore executes the chapters itself, two at a time, and keeps the result under `_build/.chapters`
+by a key over all that the outputs depend on (notebook, packages, data, lock file): an edit
+re-executes, a second build does not. Sphinx then reads the executed notebook in place of the
+committed one.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def execute_into(source: Path, target: Path) -> None:
 def execute_outdated(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """Execute the chapters whose key has changed; return the documents that Sphinx must read again."""
+    """Execute the chapters whose key has changed; return the documents to read again."""
     chapters = {name: executed_path(app, name) for name in env.found_docs if is_chapter(app, name)}
     waiting = {name: path for name, path in chapters.items() if not path.exists()}
     failures = []

@@ -1,4 +1,4 @@
-"""Executing chapters and writing them in one form; used by the site build, `make refresh` and the tests.
+"""Executing chapters and writing them in one form, for the site, `make refresh` and the tests.
 
 No Sphinx here: what a chapter is and how it runs must not depend on who asks.
 """
@@ -25,8 +25,9 @@ METADATA = {
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 
-#: First cell of every chapter. Colab starts without the book's packages and gives a notebook no way to ask where it came
-#: from, so the deploy workflow publishes copies in which `repository` is filled in (tools/colab.py).
+#: First cell of every chapter. Colab starts without the book's packages and gives a notebook no way
+#: to ask where it came from, so the deploy workflow publishes copies in which `repository` is
+#: filled in (tools/colab.py).
 COLAB_CELL = """\
 # Colab starts without the book's packages; anywhere else this cell does nothing.
 import sys
@@ -58,7 +59,7 @@ def read(path: Path) -> NotebookNode:
 
 
 def kernel_environment() -> dict[str, str]:
-    """Environment of a chapter's kernel: this tree's packages, one thread, and nothing of the user's own setup.
+    """Return a kernel's environment: this tree's packages, one thread, nothing of the user's setup.
 
     One thread because chapters run side by side; the outputs do not depend on it.
     """
@@ -111,8 +112,8 @@ def content_key(path: Path) -> str:
 def normalize(notebook: NotebookNode) -> NotebookNode:
     """Put a notebook into the one form in which it is committed, in place.
 
-    Only what an author wrote and what a reader sees stays: no widget state, no timestamps, no editor's metadata. The
-    first cell is the one that Colab needs.
+    Only what an author wrote and what a reader sees stays: no widget state, no timestamps, no
+    editor's metadata. The first cell is the one that Colab needs.
     """
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     authored = {key: value for key, value in notebook.metadata.items() if key in _AUTHORED}
@@ -138,7 +139,7 @@ def normalize(notebook: NotebookNode) -> NotebookNode:
 
 
 def _normal_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Merge a stream's pieces, and leave of a widget its text: its model ids differ from run to run."""
+    """Merge a stream's pieces, and leave of a widget its text: model ids differ in every run."""
     normal: list[NotebookNode] = []
     for output in outputs:
         last = normal[-1] if normal else {}

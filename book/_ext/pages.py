@@ -28,10 +28,10 @@ def describe(
     context: dict[str, Any],
     doctree: nodes.document | None,
 ) -> None:
-    """Give the page the description that its source declares, as `description` and `og:description`.
+    """Give the page the description that its source declares, for search engines and previews.
 
-    A Markdown page declares it in its front matter (`myst: html_meta: description`), a chapter in the notebook's metadata
-    under `description`.
+    A Markdown page declares it in its front matter (`myst: html_meta: description`), a chapter in
+    the notebook's metadata under `description`.
     """
     meta = context.get("meta") or {}
     found = DESCRIPTION.search(context.get("metatags", ""))
@@ -83,7 +83,7 @@ def drop_repeated_scripts(
 
 
 def disconnect_thebe(app: Sphinx) -> None:
-    """Leave out sphinx-thebe, which Jupyter Book always loads: its code would come from another machine."""
+    """Leave out sphinx-thebe, which Jupyter Book always loads: its code is on another machine."""
     for name, listeners in app.events.listeners.items():
         app.events.listeners[name] = [
             listener for listener in listeners if listener.handler.__module__ != "sphinx_thebe"
@@ -92,7 +92,8 @@ def disconnect_thebe(app: Sphinx) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
-    # Sphinx builds every page anew when this number changes, and by itself it does not watch extensions.
+    # Sphinx builds every page anew when this number changes, and by itself it does not watch
+    # extensions.
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     disconnect_thebe(app)
     app.connect("html-page-context", describe, priority=400)  # before opengraph reads it

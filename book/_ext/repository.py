@@ -1,9 +1,9 @@
-"""What depends on where the book is published: launch and repository buttons, absolute addresses, the site map.
+"""What depends on where the book is published: buttons, absolute addresses, the site map.
 
 The addresses come from the environment (the deploy workflow sets them) or else from `_config.yml`:
 
-    MIXATTN_REPOSITORY_URL   or  repository: url     a GitHub repository, "https://github.com/OWNER/NAME"
-    MIXATTN_SITE_URL         or  html: baseurl       the site's address, ending in "/"
+    MIXATTN_REPOSITORY_URL  or  repository: url   a GitHub repository, https://github.com/OWNER/NAME
+    MIXATTN_SITE_URL        or  html: baseurl     the site's address, ending in "/"
 
 Where an address is not known, what needs it is left out: the site has no dead link.
 """
@@ -26,7 +26,8 @@ LAUNCHERS = {
     "binderhub_url": "https://mybinder.org",
     "colab_url": "https://colab.research.google.com",
 }
-#: Branch of the chapters' copies that know the repository, made by tools/colab.py in the deploy workflow.
+#: Branch of the chapters' copies that know the repository, made by tools/colab.py in the deploy
+#: workflow.
 COLAB_BRANCH = "colab"
 
 
@@ -70,8 +71,9 @@ def write_sitemap(app: Sphinx, exception: Exception | None) -> None:
     entries = [
         f"  <url><loc>{escape(app.config.html_baseurl + page)}</loc></url>" for page in pages
     ]
-    head = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
-    text = "\n".join([head, *entries, "</urlset>", ""])
+    head = '<?xml version="1.0" encoding="utf-8"?>'
+    opening = '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
+    text = "\n".join([head, opening, *entries, "</urlset>", ""])
     Path(app.outdir, "sitemap.xml").write_text(text, "utf-8")
 
 

@@ -1,4 +1,4 @@
-// What the theme, MathJax and the widget manager leave undone. No dependency; runs once the page is parsed.
+// What the theme, MathJax and the widget manager leave undone, once the page is parsed.
 (() => {
   "use strict";
 
@@ -45,7 +45,8 @@
     if (element.getAttribute(name) !== value) element.setAttribute(name, value);
   }
 
-  // The theme labels its wide search button "Search" while it shows "Search Ctrl+K": its text is the better name.
+  // The theme labels its wide search button "Search" and shows "Search Ctrl+K" in it: the text is
+  // the better name.
   function nameSearchButton() {
     for (const button of document.querySelectorAll(".search-button-field")) {
       button.removeAttribute("aria-label");
@@ -53,7 +54,9 @@
   }
 
   // A box that scrolls sideways must be reachable with the keyboard.
-  const SCROLLING = "div.math, mjx-container[display], pre, .cell_output, .table-scroll, .pst-scrollable-table-container";
+  const SCROLLING =
+    "div.math, mjx-container[display], pre, .cell_output, .table-scroll, " +
+    ".pst-scrollable-table-container";
   function focusScrollingBoxes() {
     for (const box of document.querySelectorAll(SCROLLING)) {
       const scrolls = box.scrollWidth > box.clientWidth + 1;
@@ -88,7 +91,8 @@
     const outputs = document.querySelectorAll(".cell_output");
     const watcher = new MutationObserver((changes) => {
       for (const change of changes) {
-        const cell = (change.target.nodeType === 1 ? change.target : change.target.parentElement)?.closest(".cell_output");
+        const { target } = change;
+        const cell = (target.nodeType === 1 ? target : target.parentElement)?.closest(".cell_output");
         if (cell) nameWidgetControls(cell);
       }
     });

@@ -1,4 +1,4 @@
-"""Binder's environment: what repo2docker makes of it, and the chapters run in it through a Jupyter server."""
+"""Binder's environment: what repo2docker makes of it, and the chapters run in it by a server."""
 
 import hashlib
 import json
@@ -67,7 +67,7 @@ def test_repo2docker_makes_the_expected_dockerfile(tmp_path):
 
 
 def install(python):
-    """Install Binder's list, with uv because it is ten times faster, and else with pip as Binder does."""
+    """Install Binder's list: with uv, which is much faster, or else with pip as Binder does."""
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python]
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in (uv, pip):
@@ -85,7 +85,7 @@ def install(python):
 
 @pytest.fixture(scope="module")
 def binder_python(tmp_path_factory):
-    """Interpreter of an environment made from .binder/ alone, as repo2docker makes it; kept between runs."""
+    """Return the Python of an environment made from .binder/ alone; it is kept between runs."""
     digest = hashlib.sha256(sys.version.encode())
     inputs = [*BINDER.iterdir(), ROOT / "pyproject.toml", *(ROOT / "src").rglob("*.py")]
     for path in sorted(inputs):
@@ -113,7 +113,7 @@ def binder_python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(binder_python, tmp_path_factory):
-    """Address and token of a Jupyter server in Binder's environment, in a copy of the chapters' folder."""
+    """Start a Jupyter server there, in a copy of the chapters; give its address and token."""
     home = tmp_path_factory.mktemp("home")
     shutil.copytree(ROOT / "book", home / "book", ignore=shutil.ignore_patterns("_ext", "_static"))
     with socket.socket() as probe:
@@ -149,7 +149,7 @@ def server(binder_python, tmp_path_factory):
 
 
 def execute(server, path):
-    """Run a notebook of the server's folder through its API; return the outputs of every code cell."""
+    """Run a notebook through the server's API; return the output of every code cell."""
     address, token = server
     request = urllib.request.Request(
         f"http://{address}/api/kernels?token={token}",

@@ -69,7 +69,7 @@ def chromium():
 
 @pytest.fixture
 def visit(chromium, address):
-    """Open a page, wait until mathematics and widgets stand; what went wrong is kept in `page.trouble`."""
+    """Open a page and wait until it stands; what went wrong is kept in `page.trouble`."""
     contexts = []
 
     def open_page(path, viewport=WIDE, scheme="light", base=None):

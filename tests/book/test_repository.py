@@ -1,4 +1,4 @@
-"""Buttons, absolute addresses and the site map: there when the repository is known, absent otherwise."""
+"""Buttons, absolute addresses, site map: there when the repository is known, absent otherwise."""
 
 import re
 import subprocess
