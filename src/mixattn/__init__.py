@@ -29,7 +29,14 @@ from mixattn.denoising import (
     train_sgd,
     two_head_denoiser,
 )
-from mixattn.flow import Trajectory, gradient_descent, gradient_flow, online_sgd
+from mixattn.flow import (
+    FlowStatus,
+    LearningCurve,
+    Trajectory,
+    gradient_descent,
+    gradient_flow,
+    online_sgd,
+)
 from mixattn.krylov import krylov_basis
 from mixattn.lda import (
     AttentionParams,
@@ -39,6 +46,7 @@ from mixattn.lda import (
     effective_params,
     excess_risk,
     logistic_risk,
+    risk_and_gradient,
     risk_gradient,
     risk_hessian,
     score,
@@ -51,9 +59,11 @@ __all__ = [
     "DenoiserTraining",
     "DenoisingTask",
     "EffectiveParams",
+    "FlowStatus",
     "GaussianMixture",
     "Head",
     "LDATask",
+    "LearningCurve",
     "MultiHead",
     "ResidualMultiHead",
     "RiskEstimate",
@@ -80,6 +90,7 @@ __all__ = [
     "population_attention",
     "population_linear_attention",
     "random_heads",
+    "risk_and_gradient",
     "risk_gradient",
     "risk_hessian",
     "score",

@@ -99,7 +99,7 @@ def _arnoldi(A: FloatArray, v: FloatArray, rtol: float) -> FloatArray:
 
 
 def task_krylov_basis(task: LDATask, rtol: float = 1e-10) -> FloatArray:
-    """Orthonormal basis (d, k) of the Krylov space K of (Gamma, m_1 - m_-1)."""
+    """Orthonormal basis (d, k) of the Krylov space K of ``(Gamma, m_1 - m_-1)``."""
     return krylov_basis(task.covariance, task.mean_difference, rtol)
 
 
