@@ -57,6 +57,7 @@
   const SCROLLING =
     "div.math, mjx-container[display], pre, .cell_output, .table-scroll, " +
     ".pst-scrollable-table-container";
+  const SCROLLS = "scrolls sideways";
   function focusScrollingBoxes() {
     for (const box of document.querySelectorAll(SCROLLING)) {
       const scrolls = box.scrollWidth > box.clientWidth + 1;
@@ -65,10 +66,11 @@
         box.dataset.scrolls = "";
         if (!box.hasAttribute("role")) {
           box.setAttribute("role", "region");
-          box.setAttribute("aria-label", "scrolls sideways");
+          box.setAttribute("aria-label", SCROLLS);
         }
       } else if (!scrolls && "scrolls" in box.dataset) {
-        for (const name of ["tabindex", "role", "aria-label", "data-scrolls"]) box.removeAttribute(name);
+        const named = box.getAttribute("aria-label") === SCROLLS ? ["role", "aria-label"] : [];
+        for (const name of ["tabindex", "data-scrolls", ...named]) box.removeAttribute(name);
       }
     }
   }
