@@ -30,6 +30,10 @@ from mixattn.lda import (
 # Hypotheses that are equalities (opposite means, equal priors) hold within this relative error.
 EQUALITY_RTOL = 1e-9
 
+# Beyond this whitened slope a gate is a step: a search for a critical point has run to infinity,
+# where the gradient vanishes too.
+STEP_SLOPE = 1e6
+
 
 # --- hypotheses ------------------------------------------------------------------------------
 
@@ -294,7 +298,7 @@ def gate_critical_point(task: LDATask, v22: float, s: ArrayLike) -> AttentionPar
     Raises
     ------
     ValueError
-        If the search from this start does not converge: the pair may escape to infinity.
+        If the search from this start does not converge or escapes to infinity.
     """
     d = task.dim
     start = np.concatenate([[as_scalar("v22", v22)], as_array("s", s, (d,))])
@@ -321,6 +325,11 @@ def gate_critical_point(task: LDATask, v22: float, s: ArrayLike) -> AttentionPar
         raise ValueError(
             f"start (v22, s) = {start.tolist()}: the search reached no critical point, it stopped "
             f"at {found.x.tolist()} with a gradient of {np.linalg.norm(gradient(found.x)):.2g}"
+        )
+    if np.linalg.norm(task.cholesky.T @ found.x[1:]) > STEP_SLOPE:
+        raise ValueError(
+            f"start (v22, s) = {start.tolist()}: the search escaped to infinity, it stopped at "
+            f"{found.x.tolist()}, where the gradient is small but there is no critical point"
         )
     slopes = risk_gradient(zeta(found.x), task)
     M = task.mean_pos + task.mean_neg

@@ -314,6 +314,9 @@ def test_saddle_tools_refuse_what_is_not_a_saddle():
         ls.negative_curvature_direction(FIGURE1_THETA2, C1)
     with pytest.raises(ValueError, match="reached no critical point"):
         ls.gate_critical_point(BALANCED, 1.0, [1.0, -1.0])
+    # the gradient vanishes at infinity too, which is no critical point
+    with pytest.raises(ValueError, match="escaped to infinity"):
+        ls.gate_critical_point(C1, 2.0, [-0.5, -2.5])
 
 
 @pytest.mark.claim("L3.2")
