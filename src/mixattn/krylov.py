@@ -15,7 +15,7 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike
 
-from mixattn._validation import FloatArray, as_array, as_scalar
+from mixattn._validation import FloatArray, as_array, as_generator, as_scalar
 from mixattn.landscape import EQUALITY_RTOL, has_equal_priors, has_opposite_means
 from mixattn.lda import AttentionParams, EffectiveParams, LDATask, risk_hessian
 
@@ -213,6 +213,36 @@ def predicted_krylov_rate(theta: AttentionParams, task: LDATask) -> float:
     curvature = basis.T @ linear_risk_hessian(task.bayes_score[0], task) @ basis
     root = np.linalg.cholesky(metric)
     return 2 * float(np.linalg.eigvalsh(root.T @ curvature @ root)[0])
+
+
+def figure45_starts(
+    rng: np.random.Generator,
+) -> tuple[LDATask, AttentionParams, AttentionParams]:
+    """Task C2 of the paper and one random start each of its Figures 4 and 5.
+
+    ``d = 20``, means ``e_1`` and ``-e_1``, ``Gamma = I``, equal priors.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    task : LDATask
+    gaussian : AttentionParams
+        Figure 4: all entries are independent standard normal.
+    near_krylov : AttentionParams
+        Figure 5: ``v21`` is standard normal, everything else zero. It is near I_K but not in it: ``v21``
+        has a component along the mean.
+    """
+    rng = as_generator(rng)
+    d = 20
+    mean = np.eye(d)[0]
+    task = LDATask(mean, -mean, np.eye(d), 0.5)
+    gaussian = AttentionParams.from_vector(rng.standard_normal(d * d + 2 * d + 1), d)
+    zero = np.zeros(d)
+    near_krylov = AttentionParams(np.zeros((d, d)), zero, rng.standard_normal(d), 0.0)
+    return task, gaussian, near_krylov
 
 
 def _require_symmetric_balanced(task: LDATask) -> None:

@@ -298,3 +298,34 @@ def test_reduced_metric_drives_w():
     slope = risk_gradient(EffectiveParams(w, 0.0, 0.0, np.zeros(4)), STRUCTURED).w
     expected = -kr.reduced_metric(theta, STRUCTURED) @ slope
     np.testing.assert_allclose((ahead - behind) / (2 * step), expected, rtol=1e-6, atol=1e-9)
+
+
+# --- the starts of Figures 4 and 5 --------------------------------------------------------------
+
+
+def test_figure45_starts():
+    task, gaussian, near_krylov = kr.figure45_starts(np.random.default_rng(11))
+    np.testing.assert_array_equal(task.mean_pos, np.eye(20)[0])
+    np.testing.assert_array_equal(task.mean_pos, -task.mean_neg)
+    np.testing.assert_array_equal(task.covariance, np.eye(20))
+    assert task.prior_pos == 0.5
+    assert scipy.stats.kstest(gaussian.to_vector(), "norm").pvalue > 1e-3
+    # in I_K but for the component of v21 along the mean
+    assert kr.distance_to_invariant_subspace(near_krylov, task) == pytest.approx(
+        abs(near_krylov.v21[0])
+    )
+    with pytest.raises(ValueError, match="rng"):
+        kr.figure45_starts(11)
+
+
+@pytest.mark.claim("F5")
+def test_plateau_off_the_subspace_grows_with_the_eighth_power_of_the_overlap():
+    task = symmetric_task(np.eye(2), [1.0, 0.0])
+    levels = []
+    for overlap in (0.07, 0.14):
+        start = AttentionParams(np.zeros((2, 2)), np.zeros(2), [overlap, 4.0], 0.0)
+        flow = gradient_flow(start, task, 60.0)
+        early, late = flow.excess_risk_at([30.0, 60.0])
+        assert late == pytest.approx(early, rel=1e-3)  # it stands still: no exponential convergence
+        levels.append(late)
+    assert np.log2(levels[1] / levels[0]) == pytest.approx(8, abs=0.15)
