@@ -29,13 +29,19 @@ METADATA = {
 #: to ask where it came from, so the deploy workflow publishes copies in which `repository` is
 #: filled in (tools/colab.py).
 COLAB_CELL = """\
-# Colab starts without the book's packages; anywhere else this cell does nothing.
+# Colab starts without the book: this cell brings it. Anywhere else it does nothing.
+import os
 import sys
 
 repository = ""  # the site's Colab button opens a copy with the address filled in
 if "google.colab" in sys.modules:
     repository = repository or input("Address of the book's git repository: ")
-    %pip install --quiet "mixattn[book] @ git+{repository}"
+    address, _, commit = repository.partition("@")
+    if not os.path.isdir("/content/mixattn-book"):
+        !git clone --quiet {address} /content/mixattn-book
+    %cd -q /content/mixattn-book/book
+    !git checkout --quiet {commit or "HEAD"}
+    %pip install --quiet "..[book]"
 """
 COLAB_METADATA = {"jupyter": {"source_hidden": True}, "tags": ["colab", "remove-cell"]}
 

@@ -12,37 +12,54 @@ from IPython.core.interactiveshell import InteractiveShell
 REPOSITORY = "https://github.com/owner/name@abc123"
 
 
+STEPS = [
+    "git clone --quiet https://github.com/owner/name /content/mixattn-book",
+    "cd -q /content/mixattn-book/book",
+    "git checkout --quiet abc123",
+    'pip install --quiet "..[book]"',
+]
+
+
 @pytest.fixture
-def installs(monkeypatch):
-    """Run a cell as IPython does; return what it asks pip to install."""
+def commands():
+    """Run a cell as IPython does; return what it would do to the machine, in order."""
 
     def run(source):
         asked = []
         shell = InteractiveShell()
-        shell.register_magic_function(asked.append, "line", "pip")
+        for magic in ("cd", "pip"):
+            shell.register_magic_function(
+                lambda line, magic=magic: asked.append(f"{magic} {line}"), "line", magic
+            )
+        shell.system = lambda line: asked.append(shell.var_expand(line, depth=1))
         shell.run_cell(source).raise_error()
         return asked
 
     return run
 
 
-def test_cell_does_nothing_elsewhere(installs):
-    assert installs(notebooks.COLAB_CELL) == []
+@pytest.fixture
+def in_colab(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
 
 
-def test_cell_installs_the_package_in_colab(installs, monkeypatch, tmp_path):
+def test_cell_does_nothing_elsewhere(commands):
+    assert commands(notebooks.COLAB_CELL) == []
+
+
+@pytest.mark.usefixtures("in_colab")
+def test_cell_brings_the_package_and_the_data_in_colab(commands, tmp_path):
     path = tmp_path / "01_small.ipynb"
     notebook = notebooks.normalize(nbformat.v4.new_notebook())
     nbformat.write(notebook, path)
     cell = nbformat.reads(colab.filled(path, REPOSITORY), 4).cells[0]
-    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
-    assert installs(cell.source) == [f'install --quiet "mixattn[book] @ git+{REPOSITORY}"']
+    assert commands(cell.source) == STEPS
 
 
-def test_cell_asks_for_the_address_when_nobody_filled_it_in(installs, monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+@pytest.mark.usefixtures("in_colab")
+def test_cell_asks_for_the_address_when_nobody_filled_it_in(commands, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda prompt: REPOSITORY)
-    assert installs(notebooks.COLAB_CELL) == [f'install --quiet "mixattn[book] @ git+{REPOSITORY}"']
+    assert commands(notebooks.COLAB_CELL) == STEPS
 
 
 def test_copies_differ_from_the_chapters_in_one_line(tmp_path):
