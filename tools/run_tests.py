@@ -94,8 +94,8 @@ def stages(quick: bool) -> list[Stage]:
         *([Stage("chapters (strict nbval)", [strict])] if chapters else []),
         Stage("ledger, notebooks, Binder, Colab", [[*by_file, *book_tests]]),
         Stage("site build, warning-free", [build]),
-        Stage("site", [[*PYTEST, "tests/book/test_site.py"]]),
-        Stage("site in a browser", [[*PYTEST, *WORKERS, "tests/book/test_browser.py"]]),
+        Stage("site", [[*PYTEST, site_tests[0]]]),
+        Stage("site in a browser", [[*PYTEST, *WORKERS, site_tests[1]]]),
     ]
 
 

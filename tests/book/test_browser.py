@@ -4,6 +4,7 @@ Needs Chromium: at /usr/bin/chromium, or where the environment variable CHROMIUM
 """
 
 import os
+import re
 import shutil
 import threading
 from functools import partial
@@ -15,7 +16,11 @@ import pytest
 from notebooks import ROOT
 
 SITE = ROOT / "_build" / "html"
-PAGES = sorted(path.relative_to(SITE).as_posix() for path in (SITE / "book").glob("*.html"))
+PAGES = sorted(
+    path.relative_to(SITE).as_posix()
+    for path in [*SITE.glob("*.html"), *SITE.glob("book/*.html")]
+    if path.name != "index.html"  # the front address only leads to the first page
+)
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 FLAGS = [
     "--no-sandbox",
@@ -67,79 +72,91 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture
-def visit(chromium, address):
+def open_page(chromium, base, path, viewport=WIDE, scheme="light"):
     """Open a page and wait until it stands; what went wrong is kept in `page.trouble`."""
-    contexts = []
+    context = chromium.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
+    page = context.new_page()
+    page.trouble = []
 
-    def open_page(path, viewport=WIDE, scheme="light", base=None):
-        context = chromium.new_context(
-            viewport=viewport, color_scheme=scheme, reduced_motion="reduce"
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.trouble = []
-        here = base or address
+    def keep(kind, text):
+        if not any(harmless in text for harmless in HARMLESS):
+            page.trouble.append(f"{kind}: {text}")
 
-        def keep(kind, text):
-            if not any(harmless in text for harmless in HARMLESS):
-                page.trouble.append(f"{kind}: {text}")
+    def request(route):
+        url = route.request.url
+        if url.startswith(("data:", "blob:", base)):
+            route.continue_()
+        else:
+            keep("request", url)
+            route.abort()
 
-        def request(route):
-            url = route.request.url
-            if url.startswith(("data:", "blob:", here)):
-                route.continue_()
-            else:
-                keep("request", url)
-                route.abort()
-
-        page.route("**/*", request)
-        page.on(
-            "console", lambda m: keep(m.type, m.text) if m.type in {"error", "warning"} else None
-        )
-        page.on("pageerror", lambda error: keep("exception", str(error)))
-        page.on(
-            "response", lambda r: keep("status", f"{r.status} {r.url}") if r.status >= 400 else None
-        )
-        page.goto(f"{here}/{path}")
-        page.evaluate("() => window.MathJax?.startup?.promise")
-        views = page.locator('script[type="application/vnd.jupyter.widget-view+json"]').count()
-        if views:
-            page.wait_for_function(
-                f"document.querySelectorAll('.widget-subarea').length >= {views}"
-            )
-            page.wait_for_selector(".jupyter-widgets")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
+    page.route("**/*", request)
+    page.on("console", lambda m: keep(m.type, m.text) if m.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: keep("exception", str(error)))
+    page.on(
+        "response", lambda r: keep("status", f"{r.status} {r.url}") if r.status >= 400 else None
+    )
+    page.goto(f"{base}/{path}")
+    page.evaluate("() => window.MathJax?.startup?.promise")
+    views = page.locator('script[type="application/vnd.jupyter.widget-view+json"]').count()
+    if views:
+        page.wait_for_function(f"document.querySelectorAll('.widget-subarea').length >= {views}")
+        page.wait_for_selector(".jupyter-widgets")
+    return page
 
 
-@pytest.fixture(params=PAGES)
-def path(request):
-    return request.param
+@pytest.fixture(scope="module", params=PAGES)
+def wide(request, chromium, address):
+    """Each page of the site, on a wide light screen."""
+    page = open_page(chromium, address, request.param)
+    yield page
+    page.context.close()
 
 
-def test_page_asks_no_other_machine_and_raises_no_error(visit, path):
-    page = visit(path)
-    assert page.trouble == []
-    # Formulas are typeset, and none of them is an error.
-    assert page.locator("mjx-merror, mjx-container [data-mjx-error]").count() == 0
-    formulas = page.locator("article .math").count()
-    assert (page.locator("article mjx-container").count() > 0) == (formulas > 0)
+@pytest.fixture(scope="module", params=PAGES)
+def phone(request, chromium, address):
+    """Each page of the site, on a dark phone."""
+    page = open_page(chromium, address, request.param, PHONE, "dark")
+    yield page
+    page.context.close()
 
 
-def test_nothing_but_boxes_scrolls_sideways_on_a_phone(visit, path):
-    page = visit(path, PHONE)
-    width = page.evaluate("document.documentElement.scrollWidth")
-    assert width <= PHONE["width"], page.evaluate(
+def serious_violations(page):
+    """Return what axe-core finds serious or critical on a page."""
+    page.evaluate(assets.member("axe-core", "axe.min.js").decode("utf-8"))
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{found['id']}: {node['html'][:200]} {node['any'][0]['message'] if node['any'] else ''}"
+        for found in result["violations"]
+        if found["impact"] in {"serious", "critical"}
+        for node in found["nodes"]
+    ]
+
+
+def test_page_asks_no_other_machine_and_raises_no_error(wide):
+    assert wide.trouble == []
+
+
+def test_formulas_are_typeset(wide):
+    assert wide.locator("mjx-merror, mjx-container [data-mjx-error]").count() == 0
+    formulas = wide.locator("article .math").count()
+    assert (wide.locator("article mjx-container").count() > 0) == (formulas > 0)
+
+
+def test_page_is_accessible_on_a_wide_light_screen(wide):
+    assert serious_violations(wide) == []
+
+
+def test_nothing_but_boxes_scrolls_sideways_on_a_phone(phone):
+    width = phone.evaluate("document.documentElement.scrollWidth")
+    assert width <= PHONE["width"], phone.evaluate(
         """() => [...document.querySelectorAll("article *")]
-        .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest("pre, .table-scroll"))
+        .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+        .filter(e => !e.closest("pre, .table-scroll, mjx-container"))
         .slice(0, 5).map(e => e.outerHTML.slice(0, 120))"""
     )
     # What scrolls sideways can be reached and moved with the keyboard.
-    unreachable = page.evaluate(
+    unreachable = phone.evaluate(
         """() => [...document.querySelectorAll("article *")].filter(e => {
             const style = getComputedStyle(e);
             return ["auto", "scroll"].includes(style.overflowX) && e.scrollWidth > e.clientWidth + 1
@@ -149,23 +166,29 @@ def test_nothing_but_boxes_scrolls_sideways_on_a_phone(visit, path):
     assert unreachable == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_is_accessible(visit, path, scheme):
-    viewport = WIDE if scheme == "light" else PHONE
-    page = visit(path, viewport, scheme)
-    page.evaluate(assets.member("axe-core", "axe.min.js").decode("utf-8"))
-    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    serious = [
-        f"{found['id']}: {node['html'][:200]} {node['any'][0]['message'] if node['any'] else ''}"
-        for found in result["violations"]
-        if found["impact"] in {"serious", "critical"}
-        for node in found["nodes"]
-    ]
-    assert serious == []
+def test_page_is_accessible_on_a_dark_phone(phone):
+    assert phone.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert serious_violations(phone) == []
 
 
-def test_dark_mode_switches_and_keeps_figures_light(visit):
-    page = visit("book/intro.html", scheme="light")
+def lightness(page, selector):
+    """Return the mean of the red, green and blue of an element's background, from 0 to 255."""
+    color = page.evaluate(
+        "selector => getComputedStyle(document.querySelector(selector)).backgroundColor", selector
+    )
+    channels = [float(part) for part in re.findall(r"[\d.]+", color)[:3]]
+    return sum(channels) / 3
+
+
+def test_figures_keep_a_light_card_on_a_dark_page(phone):
+    if not phone.locator("article figure img").count():
+        return
+    assert lightness(phone, "body") < 60
+    assert lightness(phone, "article figure img") > 240
+
+
+def test_dark_mode_switches(chromium, address):
+    page = open_page(chromium, address, "book/intro.html")
     theme = "document.documentElement.dataset.theme"
     assert page.evaluate(theme) == "light"
     button = page.locator("button.theme-switch-button").first
@@ -174,8 +197,8 @@ def test_dark_mode_switches_and_keeps_figures_light(visit):
         if page.evaluate(theme) == "dark":
             break
     assert page.evaluate(theme) == "dark"
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert max(int(part) for part in background[4:-1].split(",")) < 60
+    assert lightness(page, "body") < 60
+    page.context.close()
 
 
 def explorer_pages():
@@ -186,8 +209,8 @@ def explorer_pages():
 
 @pytest.mark.parametrize("way", ["http", "file"])
 @pytest.mark.parametrize("path", explorer_pages())
-def test_every_explorer_moves_by_keyboard_with_no_kernel(visit, path, way):
-    page = visit(path, base=None if way == "http" else SITE.as_uri())
+def test_every_explorer_moves_by_keyboard_with_no_kernel(chromium, address, path, way):
+    page = open_page(chromium, address if way == "http" else SITE.as_uri(), path)
     explorers = page.locator(".explorer")
     assert explorers.count() > 0
     for number in range(explorers.count()):
@@ -207,3 +230,4 @@ def test_every_explorer_moves_by_keyboard_with_no_kernel(visit, path, way):
             assert after[1] != before[1]
             assert slider.get_attribute("aria-label")
     assert page.trouble == []
+    page.context.close()
