@@ -135,12 +135,14 @@ def server(binder_python, tmp_path_factory):
         )
     address = f"127.0.0.1:{port}"
     try:
-        for _ in range(120):
+        deadline = time.monotonic() + 300
+        while True:
             try:
                 urllib.request.urlopen(f"http://{address}/api?token={token}", timeout=5).close()
                 break
             except OSError:
-                assert process.poll() is None, (home / "log").read_text()
+                ended = process.poll() is not None or time.monotonic() > deadline
+                assert not ended, (home / "log").read_text()
                 time.sleep(0.25)
         yield address, token
     finally:
