@@ -92,9 +92,12 @@ def disconnect_thebe(app: Sphinx) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
-    # Sphinx builds every page anew when this number changes, and by itself it does not watch
-    # extensions.
-    sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    # Sphinx builds every page anew when this number changes; by itself it watches neither its
+    # extensions nor the static files.
+    here = Path(__file__).parent
+    watched = [path for path in here.rglob("*") if path.suffix in {".py", ".json"}]
+    watched += [path for path in (here.parent / "_static").rglob("*") if path.is_file()]
+    sources = b"".join(path.read_bytes() for path in sorted(watched))
     disconnect_thebe(app)
     app.connect("html-page-context", describe, priority=400)  # before opengraph reads it
     app.connect("html-page-context", mend_markup)
