@@ -35,7 +35,7 @@ lock: $(INSTALLED)  ## pin requirements.in anew; UPGRADE=1 moves every pin to th
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove what the build made (not .venv)
-	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf _build build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find book src tests tools -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
 
 # The stamp is written last, so an interrupted installation starts over.

@@ -66,7 +66,7 @@ def sgd(start, task, seed, batch_size, n_steps):
 
 
 def flow(start, task, times):
-    """The population flow, where it goes, and the rate that the Hessian there predicts."""
+    """Follow the population flow: where it goes, and the rate that the Hessian there predicts."""
     p = PARAMETERS
     path = gradient_flow(
         start, task, p["t_end"], rtol=p["rtol"], atol=p["atol"], gradient_tol=p["gradient_tol"]

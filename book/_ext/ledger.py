@@ -32,7 +32,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "book/ledger"
-COLUMNS = {"Claim": 22, "Statement and standing": 48, "Check and last measured value": 30}
+COLUMNS = {"Claim": 20, "Statement and standing": 42, "Check and last measured value": 38}
 
 #: What an executed check adds to the standing of a claim, "verified here" unless said otherwise.
 EXECUTED = {
@@ -158,14 +158,30 @@ def _evidence(book: Ledger, claim: Claim) -> list[nodes.Node]:
             f"{'' if row.holds else ', does not hold'}"
             for row in rows
         ]
-        cell.append(_bullets([_paragraph(text)] for text in texts))
+        holding = sum(row.holds for row in rows)
+        verdict = "all hold" if holding == len(rows) else f"{holding} hold"
+        if len(rows) == 1:
+            cell.append(_paragraph(texts[0]))
+        else:
+            cell += _folded(f"{len(rows)} checks, {verdict}", texts)
     else:
         cell.append(_paragraph("Planned" if book.is_planned(claim) else "No check"))
     tests = book.markers.get(claim.id, ())
     if tests:
-        cell.append(_paragraph("Tests:" if len(tests) > 1 else "Test:"))
-        cell.append(_bullets([nodes.paragraph("", "", nodes.literal(text=test))] for test in tests))
+        cell += _folded(_count(len(tests), "test"), tests, nodes.literal)
     return cell
+
+
+def _folded(
+    summary: str, texts: Sequence[str], kind: type[nodes.TextElement] = nodes.inline
+) -> list[nodes.Node]:
+    """Return a list under a line that opens it: the page would be too long to read otherwise."""
+    items = ([nodes.paragraph("", "", kind(text=text))] for text in texts)
+    return [
+        nodes.raw("", f"<details><summary>{summary}</summary>", format="html"),
+        _bullets(items),
+        nodes.raw("", "</details>", format="html"),
+    ]
 
 
 def _table(columns: dict[str, int], rows: Sequence[nodes.row], classes: list[str]) -> nodes.table:

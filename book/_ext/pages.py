@@ -88,6 +88,10 @@ def disconnect_thebe(app: Sphinx) -> None:
         app.events.listeners[name] = [
             listener for listener in listeners if listener.handler.__module__ != "sphinx_thebe"
         ]
+    # Its style sheet is on the folder that one of these listeners would have added.
+    app.registry.css_files = [
+        (name, options) for name, options in app.registry.css_files if name != "sphinx-thebe.css"
+    ]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

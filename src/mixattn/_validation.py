@@ -61,6 +61,8 @@ def as_array(
     leading = len(shape) > 0 and shape[0] is None
     axes = shape[1:] if leading else shape
     try:
+        if np.ma.is_masked(value):
+            raise TypeError("masked entries")
         raw = np.asarray(value)
         if raw.dtype.kind not in "uif":
             raise TypeError(f"dtype {raw.dtype}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from mixattn._validation import FloatArray, as_integer, as_scalar
 from mixattn.attention import Head, MultiHead, ResidualMultiHead
-from mixattn.denoising_task import DenoisingTask
+from mixattn.denoising_task import DenoisingTask, as_denoising_task
 
 # Hypotheses that are equalities hold within this relative distance.
 EQUALITY_TOLERANCE = 1e-9
@@ -149,6 +149,7 @@ def best_linear_denoiser(task: DenoisingTask) -> FloatArray:
     By Lemma C.7 of the paper every network of linear attention layers is a linear map, so none has
     a smaller risk. Shape (d, d), any mixture.
     """
+    task = as_denoising_task(task)
     return _right_solve(task.mixture.second_moment, task.noisy.second_moment)
 
 
@@ -158,6 +159,7 @@ def best_affine_denoiser(task: DenoisingTask) -> tuple[FloatArray, FloatArray]:
     :math:`A = \mathrm{Cov}(X) \mathrm{Cov}(Z)^{-1}` and :math:`c = (I - A) E[X]`, shapes (d, d) and (d,),
     any mixture.
     """
+    task = as_denoising_task(task)
     A = _right_solve(task.mixture.covariance, task.noisy.covariance)
     mean = task.mixture.mean
     return A, mean - A @ mean
@@ -193,8 +195,7 @@ class _EqualNormPair:
     """The setting of Theorem 4.1, checked: names as in the module's docstring."""
 
     def __init__(self, task: DenoisingTask, caller: str, statement: str) -> None:
-        if not isinstance(task, DenoisingTask):
-            raise ValueError(f"task: expected a DenoisingTask, got {type(task).__name__}")
+        task = as_denoising_task(task)
         mixture = task.mixture
         kept = np.arange(mixture.n_components)
         if len(kept) > 2:

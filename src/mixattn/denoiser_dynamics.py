@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mixattn._validation import FloatArray, as_array, as_integer, as_scalar
-from mixattn.denoising_task import DenoisingTask
+from mixattn.denoising_task import DenoisingTask, as_denoising_task
 
 
 def iterate_denoiser(task: DenoisingTask, z0: ArrayLike, n_steps: int) -> FloatArray:
@@ -25,8 +25,7 @@ def iterate_denoiser(task: DenoisingTask, z0: ArrayLike, n_steps: int) -> FloatA
     -------
     ndarray, shape (n_steps + 1, ..., d)
     """
-    if not isinstance(task, DenoisingTask):
-        raise ValueError(f"task: expected a DenoisingTask, got {type(task).__name__}")
+    task = as_denoising_task(task)
     start = as_array("z0", z0, (None, task.dim))
     iterates = np.empty((as_integer("n_steps", n_steps) + 1, *start.shape))
     iterates[0] = start

@@ -15,9 +15,9 @@ import numpy as np
 import scipy.optimize
 from numpy.typing import NDArray
 
-from mixattn._validation import FloatArray, as_integer, as_scalar
+from mixattn._validation import FloatArray, as_generator, as_integer, as_scalar
 from mixattn.attention import Head, MultiHead
-from mixattn.denoising_task import DenoisingTask, as_gated_map
+from mixattn.denoising_task import DenoisingTask, as_denoising_task, as_gated_map
 from mixattn.gated_error import GatedMap, excess_risk_and_gradient, softmax
 
 # Starts that end within this factor of the best excess risk count as agreeing with it.
@@ -88,8 +88,20 @@ class SingleHeadFit:
 
 
 def random_heads(dim: int, n_heads: int, rng: np.random.Generator, scale: float = 0.5) -> MultiHead:
-    """Heads with independent entries of law N(0, scale^2) in U and V."""
-    draws = scale * rng.standard_normal((n_heads, 2, dim, dim))
+    """Heads with independent entries of law N(0, scale^2) in U and V.
+
+    Parameters
+    ----------
+    dim, n_heads : int
+        Dimension d and number of heads, at least 1.
+    rng : numpy.random.Generator
+    scale : float
+        Standard deviation of an entry, positive.
+    """
+    dim = as_integer("dim", dim, at_least=1)
+    n_heads = as_integer("n_heads", n_heads, at_least=1)
+    scale = as_scalar("scale", scale, above=0.0)
+    draws = scale * as_generator(rng).standard_normal((n_heads, 2, dim, dim))
     return MultiHead([Head(U, V) for U, V in draws])
 
 
@@ -151,6 +163,8 @@ def train_quasi_newton(
         the last point no longer decreases the risk) or "step limit".
     """
     _check_task(task)
+    if seed is not None and initial is not None:
+        raise ValueError(f"seed: expected a seed or an initial MultiHead, got both (seed={seed!r})")
     start = _start(task, n_heads, seed, initial)
     max_steps = as_integer("max_steps", max_steps, at_least=1)
     target = as_scalar("target", target, at_least=0.0)
@@ -340,9 +354,7 @@ class _BatchGradient:
 
 
 def _check_task(task: Any) -> None:
-    if not isinstance(task, DenoisingTask):
-        raise ValueError(f"task: expected a DenoisingTask, got {type(task).__name__}")
-    if not task.mixture.shared_covariance:
+    if not as_denoising_task(task).mixture.shared_covariance:
         raise ValueError("task: training expects components of one covariance, got several")
 
 
@@ -358,7 +370,6 @@ def _start(
 ) -> GatedMap:
     if initial is not None:
         return _check_heads(initial, task.dim)
-    n_heads = as_integer("n_heads", n_heads, at_least=1)
     if seed is None:
         raise ValueError("seed: expected a seed for the random start (or an initial MultiHead)")
     rng = np.random.default_rng([as_integer("seed", seed), 0])

@@ -288,6 +288,13 @@ class DenoisingTask:
         return lambda z: as_array("denoiser(z)", denoiser(z), z.shape)
 
 
+def as_denoising_task(task: Any) -> DenoisingTask:
+    """Return `task` if it is a denoising task; anything else is refused by name."""
+    if not isinstance(task, DenoisingTask):
+        raise ValueError(f"task: expected a DenoisingTask, got {type(task).__name__}")
+    return task
+
+
 def as_gated_map(denoiser: Any, dim: int) -> GatedMap | None:
     """Write an attention or affine denoiser as gates, a linear and a constant part.
 

@@ -7,6 +7,8 @@ from mixattn import GaussianMixture, Head, MultiHead
 from mixattn.denoiser_training import _BatchGradient
 from mixattn.denoising import (
     DenoisingTask,
+    best_affine_denoiser,
+    best_linear_denoiser,
     best_single_head,
     excess_risk_gradient,
     random_heads,
@@ -185,5 +187,26 @@ def test_best_single_head_is_exact_only_at_equal_variances():
     ],
 )
 def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: random_heads(2, None, np.random.default_rng(0)), "^n_heads: expected an integer"),
+        (lambda: random_heads("x", 2, np.random.default_rng(0)), "^dim: expected an integer"),
+        (lambda: random_heads(2, 2, None), "^rng: expected a numpy.random.Generator"),
+        (lambda: best_linear_denoiser(None), "^task: expected a DenoisingTask, got NoneType"),
+        (lambda: best_affine_denoiser("x"), "^task: expected a DenoisingTask, got str"),
+        (
+            lambda: train_quasi_newton(
+                FIGURE_2, seed=0, initial=random_heads(2, 2, np.random.default_rng(0))
+            ),
+            "^seed: expected a seed or an initial MultiHead, got both",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()

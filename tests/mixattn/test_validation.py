@@ -31,6 +31,7 @@ NOT_REAL_NUMBERS = [
     [[1j, 0.0]],
     [[True, False]],
     [[object, 1.0]],
+    np.ma.masked_array([[1.0, 2.0]], mask=[[True, False]]),
     [[1.0, 2.0], [3.0]],
     {"a": 1},
     np.array([["2026-01-01"]], dtype="datetime64[D]"),
