@@ -24,7 +24,7 @@ DATA = Path(__file__).resolve().parent.parent / "book" / "data" / "ch06_figures4
 # The paper gives the task, the two laws of the starts and the step; the rest is ours.
 PARAMETERS = {
     "step_size": 1e-2,
-    "n_steps": {"1": 20_000, "32": 6_000},
+    "n_steps": {"1": 10_000, "32": 4_000},
     "n_seeds": 8,
     "t_end": 1000.0,
     "rtol": 1e-8,
@@ -83,7 +83,7 @@ def flow(start, task, times):
         # r = -2b always: d + 1 directions leave the minimizers
         curvatures = np.linalg.eigvalsh(risk_hessian(path.final, task))
         run["predicted_rate"] = rounded([2 * curvatures[-(task.dim + 1)]])[0]
-        fine = np.linspace(0, path.t[-1], 400)
+        fine = np.linspace(0, path.t[-1], 200)
         decay = path.excess_risk_at(fine)
         late = (decay < 1e-9) & (decay > 1e-16)
         if late.sum() >= 24:
