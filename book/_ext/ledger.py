@@ -32,7 +32,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "book/ledger"
-COLUMNS = {"Claim": 20, "Statement and standing": 42, "Check and last measured value": 38}
+COLUMNS = {"Claim": 24, "Statement and standing": 50, "Check and last measured value": 26}
 
 #: What an executed check adds to the standing of a claim, "verified here" unless said otherwise.
 EXECUTED = {
