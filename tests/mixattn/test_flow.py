@@ -257,7 +257,7 @@ def test_starts_of_figures_4_and_5():
         ({"step_size": -1.0}, "step_size"),
         ({"n_steps": 0}, "n_steps: expected an integer >= 1"),
         ({"record": [0, 11]}, r"record: expected iterations in \[0, 10\]"),
-        ({"record": [0.5]}, "record: expected integers"),
+        ({"record": [0.5]}, "record: expected a sequence of at least one integer"),
     ],
 )
 def test_descent_validates(change, message):
