@@ -95,7 +95,7 @@ def two_head_denoiser(
             "two_head_denoiser: Theorem 4.1 of the paper needs dimension d >= 2, got d = 1"
         )
     builders = {"uniform": _uniform, "noncollinear": _noncollinear, "opposite": _opposite}
-    if construction not in builders:
+    if not isinstance(construction, str) or construction not in builders:
         raise ValueError(f"construction: expected one of {sorted(builders)}, got {construction!r}")
     return TwoHeadDenoiser(builders[construction](setting), construction)
 

@@ -28,6 +28,7 @@ from mixattn.lda import (
     AttentionParams,
     EffectiveParams,
     LDATask,
+    check_params,
     effective_params,
     excess_risk,
     pull_back,
@@ -186,6 +187,8 @@ def gradient_flow(
     gradient_tol = as_scalar("gradient_tol", gradient_tol, at_least=0.0)
     if excess_tol is not None:
         excess_tol = as_scalar("excess_tol", excess_tol, at_least=0.0)
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress: expected a function or None, got {type(progress).__name__}")
     report = progress if progress is not None else _terminal_progress(t_end)
 
     # The integrator's own last evaluation is at its last iterate, not quite at the accepted point: good
@@ -489,12 +492,7 @@ def _least_squares_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
 
 
 def _kind_of(params: Params, task: LDATask) -> type[Params]:
-    if not isinstance(params, AttentionParams | EffectiveParams):
-        raise ValueError(
-            f"params: expected AttentionParams or EffectiveParams, got {type(params).__name__}"
-        )
-    if params.dim != task.dim:
-        raise ValueError(f"params: expected the task's dimension {task.dim}, got {params.dim}")
+    check_params(params, task, AttentionParams, EffectiveParams)
     return type(params)
 
 

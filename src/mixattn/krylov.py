@@ -17,7 +17,14 @@ from numpy.typing import ArrayLike
 
 from mixattn._validation import FloatArray, as_array, as_generator, as_scalar
 from mixattn.landscape import EQUALITY_RTOL, has_equal_priors, has_opposite_means
-from mixattn.lda import AttentionParams, EffectiveParams, LDATask, risk_hessian
+from mixattn.lda import (
+    AttentionParams,
+    EffectiveParams,
+    LDATask,
+    as_lda_task,
+    check_params,
+    risk_hessian,
+)
 
 
 def krylov_basis(matrix: ArrayLike, vector: ArrayLike, rtol: float = 1e-10) -> FloatArray:
@@ -100,6 +107,7 @@ def _arnoldi(A: FloatArray, v: FloatArray, rtol: float) -> FloatArray:
 
 def task_krylov_basis(task: LDATask, rtol: float = 1e-10) -> FloatArray:
     """Orthonormal basis (d, k) of the Krylov space K of ``(Gamma, m_1 - m_-1)``."""
+    task = as_lda_task(task)
     return krylov_basis(task.covariance, task.mean_difference, rtol)
 
 
@@ -111,6 +119,7 @@ def project_to_invariant_subspace(theta: AttentionParams, task: LDATask) -> Atte
     ValueError
         If the task is not symmetric and balanced: I_K is then not invariant.
     """
+    check_params(theta, task, AttentionParams, name="theta")
     _require_symmetric_balanced(task)
     basis = task_krylov_basis(task)
     v21 = theta.v21 - basis @ (basis.T @ theta.v21)
@@ -140,6 +149,7 @@ def conserved_quantity(theta: AttentionParams, task: LDATask, C: ArrayLike | Non
     ValueError
         If `C` is not symmetric or does not commute with Gamma.
     """
+    check_params(theta, task, AttentionParams, name="theta")
     d = len(theta.v21)
     weight = np.eye(d) if C is None else as_array("C", C, (d, d))
     gamma = task.covariance
@@ -177,6 +187,7 @@ def coercivity_constant(task: LDATask) -> float:
 
 def linear_risk_hessian(w: ArrayLike, task: LDATask) -> FloatArray:
     r"""Hessian (d, d) of the reduced risk :math:`L(w) = R(w, 0, 0, 0)` (Lemma B.33)."""
+    task = as_lda_task(task)
     d = task.dim
     zeta = EffectiveParams(as_array("w", w, (d,)), 0.0, 0.0, np.zeros(d))
     return risk_hessian(zeta, task)[:d, :d]
@@ -187,6 +198,7 @@ def reduced_metric(theta: AttentionParams, task: LDATask) -> FloatArray:
 
     :math:`G = |\Gamma v_{21}|^2 I + U_{11} \Gamma^2 U_{11}^\top` (proof of Theorem 3.6).
     """
+    check_params(theta, task, AttentionParams, name="theta")
     a = task.covariance @ theta.v21
     root = theta.U11 @ task.covariance
     metric: FloatArray = (a @ a) * np.eye(len(a)) + root @ root.T
@@ -207,6 +219,7 @@ def predicted_krylov_rate(theta: AttentionParams, task: LDATask) -> float:
     task : LDATask
         Symmetric and balanced.
     """
+    check_params(theta, task, AttentionParams, name="theta")
     _require_symmetric_balanced(task)
     basis = task_krylov_basis(task)
     metric = basis.T @ reduced_metric(theta, task) @ basis

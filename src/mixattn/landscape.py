@@ -21,6 +21,8 @@ from mixattn.lda import (
     AttentionParams,
     EffectiveParams,
     LDATask,
+    as_lda_task,
+    check_params,
     effective_jacobian,
     effective_params,
     risk_gradient,
@@ -40,12 +42,14 @@ STEP_SLOPE = 1e6
 
 def has_opposite_means(task: LDATask) -> bool:
     """Whether ``m_1 = -m_-1`` within a relative 1e-9: Phi is then singular everywhere."""
+    task = as_lda_task(task)
     scale = np.linalg.norm(task.mean_pos) + np.linalg.norm(task.mean_neg)
     return bool(np.linalg.norm(task.mean_pos + task.mean_neg) <= EQUALITY_RTOL * scale)
 
 
 def has_equal_priors(task: LDATask) -> bool:
     """Whether ``pi_+ = 1/2`` within a relative 1e-9."""
+    task = as_lda_task(task)
     return abs(2 * task.prior_pos - 1) <= EQUALITY_RTOL
 
 
@@ -54,12 +58,14 @@ def has_equal_priors(task: LDATask) -> bool:
 
 def E1_point(task: LDATask, s: ArrayLike) -> EffectiveParams:
     """Point ``(w*, b*, 0, s)`` of E1: the sigmoid has amplitude zero, `s` (d,) is free."""
+    task = as_lda_task(task)
     w, b = task.bayes_score
     return EffectiveParams(w, b, 0.0, as_array("s", s, (len(w),)))
 
 
 def E2_point(task: LDATask, r: float) -> EffectiveParams:
     """Point ``(w*, b* - r sigma(s0), r, 0)`` of E2: the gate is constant, `r` is free."""
+    task = as_lda_task(task)
     w, b = task.bayes_score
     r = as_scalar("r", r)
     return EffectiveParams(w, b - r * task.prior_pos, r, np.zeros(len(w)))
@@ -113,6 +119,7 @@ def minimizing_sequence(task: LDATask, c: ArrayLike, R: float) -> EffectiveParam
     R : float
         Amplitude of the sigmoid, positive; the excess risk vanishes as it grows.
     """
+    task = as_lda_task(task)
     w, b = task.bayes_score
     c = as_array("c", c, (len(w),))
     R = as_scalar("R", R, above=0.0)
@@ -150,9 +157,8 @@ def lift(target: EffectiveParams, task: LDATask, v21: ArrayLike | None = None) -
         opposite means force ``r = -2b``; in dimension one ``r = -2b`` forces ``v21 = 0``, hence
         ``w = 0``. Also if a given `v21` is not a solution.
     """
+    check_params(target, task, EffectiveParams, name="target")
     d = task.dim
-    if len(target.w) != d:
-        raise ValueError(f"target: expected parameters in dimension {d}, got {len(target.w)}")
     M = task.mean_pos + task.mean_neg
     level = target.r + 2 * target.b
     scale = abs(target.r) + 2 * abs(target.b) + float(np.linalg.norm(target.w) * np.linalg.norm(M))
@@ -201,8 +207,9 @@ def theta1_point(task: LDATask, s: ArrayLike, v21: ArrayLike | None = None) -> A
         If Theta1 is empty, which is when the means are opposite and the priors differ, or when
         d = 1, ``b* = 0`` and the means are not opposite.
     """
+    target = E1_point(task, s)
     try:
-        return lift(E1_point(task, s), task, v21)
+        return lift(target, task, v21)
     except ValueError as error:
         raise ValueError(f"no point of Theta1 (r = 0, b = b*) of this kind: {error}") from error
 
@@ -225,10 +232,11 @@ def theta2_point(task: LDATask, r: float, v21: ArrayLike | None = None) -> Atten
     ValueError
         If Theta2 has no point with this `r`; Theta2 itself is never empty.
     """
+    target = E2_point(task, r)
     try:
-        return lift(E2_point(task, r), task, v21)
+        return lift(target, task, v21)
     except ValueError as error:
-        raise ValueError(f"no point of Theta2 (s = 0) with r = {r:.6g}: {error}") from error
+        raise ValueError(f"no point of Theta2 (s = 0) with r = {target.r:.6g}: {error}") from error
 
 
 def bayes_attention(task: LDATask) -> AttentionParams:
@@ -241,6 +249,7 @@ def bayes_attention(task: LDATask) -> AttentionParams:
       :math:`v_{21}` satisfies :math:`v_{21}^\top (m_1 + m_{-1}) / 2 = b^\star`; this includes
       opposite means, where :math:`b^\star = 0` and any :math:`v_{21} \neq 0` will do.
     """
+    task = as_lda_task(task)
     w, b = task.bayes_score
     gap = task.mean_difference
     if has_equal_priors(task):
@@ -300,6 +309,7 @@ def gate_critical_point(task: LDATask, v22: float, s: ArrayLike) -> AttentionPar
     ValueError
         If the search from this start does not converge or escapes to infinity.
     """
+    task = as_lda_task(task)
     d = task.dim
     start = np.concatenate([[as_scalar("v22", v22)], as_array("s", s, (d,))])
     # (w, b, r, s) = (0, -v22, 2 v22, s), linear in (v22, s)
@@ -361,6 +371,7 @@ def negative_curvature_direction(
     ValueError
         If ``v21`` is not zero at `saddle`, or the reduced w-gradient vanishes there.
     """
+    check_params(saddle, task, AttentionParams, name="saddle")
     d = task.dim
     if np.linalg.norm(saddle.v21) > EQUALITY_RTOL:
         raise ValueError(f"saddle: expected v21 = 0, got {saddle.v21.tolist()}")
@@ -388,12 +399,14 @@ def negative_curvature_direction(
 
 def tangent_E1(task: LDATask) -> FloatArray:
     """Orthonormal basis (2d+2, d) of the tangent space of E1: the directions of s."""
+    task = as_lda_task(task)
     d = task.dim
     return np.eye(2 * d + 2)[:, d + 2 :]
 
 
 def tangent_E2(task: LDATask) -> FloatArray:
     """Return the unit vector (2d+2, 1) along E2: ``(0, -sigma(s0), 1, 0)`` normalized."""
+    task = as_lda_task(task)
     d = task.dim
     tangent = np.zeros((2 * d + 2, 1))
     tangent[d : d + 2, 0] = np.array([-task.prior_pos, 1.0]) / np.hypot(1.0, task.prior_pos)
@@ -406,6 +419,7 @@ def tangent_theta1(theta: AttentionParams, task: LDATask) -> FloatArray:
     It is the kernel of the differential of (w, b, r), which is onto when the means are not
     opposite (Lemma B.26). `theta` should be a point of Theta1.
     """
+    check_params(theta, task, AttentionParams, name="theta")
     _require_regular(task)
     d = task.dim
     return _null_space(effective_jacobian(theta, task)[: d + 2])
@@ -417,6 +431,7 @@ def tangent_theta2(theta: AttentionParams, task: LDATask) -> FloatArray:
     It is the preimage under the differential of Phi of the tangent line of E2 (Corollary B.31).
     `theta` should be a point of Theta2.
     """
+    check_params(theta, task, AttentionParams, name="theta")
     _require_regular(task)
     along = tangent_E2(task)
     jacobian = effective_jacobian(theta, task)
@@ -461,7 +476,7 @@ def predicted_rate(
         Eigenvalues of at most `rtol` times the largest count as zero.
     """
     eigenvalues = hessian_spectrum(params, task)
-    positive = eigenvalues > as_scalar("rtol", rtol, at_least=0.0) * eigenvalues[-1]
+    positive = eigenvalues > as_scalar("rtol", rtol, at_least=0.0, below=1.0) * eigenvalues[-1]
     return 2 * float(eigenvalues[positive].min())
 
 
@@ -469,6 +484,7 @@ def predicted_rate(
 
 
 def _effective(params: AttentionParams | EffectiveParams, task: LDATask) -> EffectiveParams:
+    check_params(params, task, AttentionParams, EffectiveParams)
     return params if isinstance(params, EffectiveParams) else effective_params(params, task)
 
 

@@ -156,6 +156,7 @@ class LDATask:
         precision: what is left is the distance of the given floating-point parameters from the
         true optimum.
         """
+        check_params(p, self, EffectiveParams, name="p")
         (w, w_tail), (b, b_tail) = self._bayes_parts
         tangent = p.r * self.prior_pos * (1 - self.prior_pos) * p.s
         slope = np.array(
@@ -335,7 +336,7 @@ def effective_params(theta: AttentionParams, task: LDATask) -> EffectiveParams:
         w = U_{11} \Gamma v_{21}, \quad b = v_{21}^\top m_{-1} - v_{22}, \quad
         r = v_{21}^\top \Delta m + 2 v_{22}, \quad s = 2 u_{12} + U_{11} \Delta m.
     """
-    _check(theta, task, AttentionParams)
+    check_params(theta, task, AttentionParams)
     return EffectiveParams(
         theta.U11 @ (task.covariance @ theta.v21),
         float(theta.v21 @ task.mean_neg) - theta.v22,
@@ -349,7 +350,7 @@ def effective_jacobian(theta: AttentionParams, task: LDATask) -> FloatArray:
 
     By Lemma 3.2 its rank is 2d + 2 if and only if ``m_1 != -m_-1`` and ``v21 != 0``.
     """
-    _check(theta, task, AttentionParams)
+    check_params(theta, task, AttentionParams)
     d = task.dim
     eye = np.eye(d)
     jacobian = np.zeros((2 * d + 2, d * d + 2 * d + 1))
@@ -471,20 +472,25 @@ def _effective_slices(d: int) -> tuple[slice, int, int, slice]:
     return slice(0, d), d, d + 1, slice(d + 2, 2 * d + 2)
 
 
-def _check(params: object, task: object, *kinds: type) -> None:
-    """Raise ValueError unless `params` is of one of the kinds, `task` is a task, and dimensions match."""
+def as_lda_task(task: object) -> LDATask:
+    """Return `task` if it is a classification task; anything else is refused by name."""
     if not isinstance(task, LDATask):
         raise ValueError(f"task: expected an LDATask, got {type(task).__name__}")
+    return task
+
+
+def check_params(params: object, task: object, *kinds: type, name: str = "params") -> None:
+    """Raise ValueError unless `params` is of one of the kinds, `task` is a task, and dimensions match."""
+    dim = as_lda_task(task).dim
     if not isinstance(params, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
-        raise ValueError(f"params: expected {expected}, got {type(params).__name__}")
-    dim = params.dim  # type: ignore[attr-defined]
-    if dim != task.dim:
-        raise ValueError(f"params: expected the task's dimension {task.dim}, got {dim}")
+        raise ValueError(f"{name}: expected {expected}, got {type(params).__name__}")
+    if params.dim != dim:  # type: ignore[attr-defined]
+        raise ValueError(f"{name}: expected the task's dimension {dim}, got {params.dim}")  # type: ignore[attr-defined]
 
 
 def _as_effective(params: AttentionParams | EffectiveParams, task: LDATask) -> EffectiveParams:
-    _check(params, task, AttentionParams, EffectiveParams)
+    check_params(params, task, AttentionParams, EffectiveParams)
     return effective_params(params, task) if isinstance(params, AttentionParams) else params
 
 

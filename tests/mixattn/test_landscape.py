@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 from scipy.special import expit
 
+from mixattn import flow, krylov
 from mixattn import landscape as ls
 from mixattn.lda import (
     AttentionParams,
@@ -385,3 +386,75 @@ def test_theta2_is_not_morse_bott(task):
 def test_tangent_spaces_refuse_opposite_means():
     with pytest.raises(ValueError, match="expected m_1 != -m_-1"):
         ls.tangent_theta2(ls.bayes_attention(SYMMETRIC), SYMMETRIC)
+
+
+class TestArguments:
+    TASK = LDATask([1.0, 0.0], [0.0, 1.0], np.eye(2), 0.6)
+    THETA = AttentionParams(np.eye(2), [0.0, 1.0], [1.0, 1.0], 1.0)
+    ZETA = EffectiveParams([0.1, 0.2], 0.3, 0.4, [0.5, 0.6])
+    LINE = LDATask([1.0], [0.0], [[1.0]], 0.5)
+
+    @pytest.mark.parametrize(
+        "task", [None, "x", [1.0], ZETA], ids=["None", "str", "list", "params"]
+    )
+    def test_a_wrong_task_is_named(self, task):
+        theta, zeta, zero = self.THETA, self.ZETA, np.zeros(2)
+        calls = [
+            lambda: ls.has_opposite_means(task),
+            lambda: ls.has_equal_priors(task),
+            lambda: ls.E1_point(task, zero),
+            lambda: ls.E2_point(task, 1.0),
+            lambda: ls.distance_to_E1(zeta, task),
+            lambda: ls.in_E2(theta, task),
+            lambda: ls.minimizing_sequence(task, zero, 1.0),
+            lambda: ls.lift(zeta, task),
+            lambda: ls.theta1_point(task, zero),
+            lambda: ls.theta2_point(task, 1.0),
+            lambda: ls.bayes_attention(task),
+            lambda: ls.gate_critical_point(task, 1.0, zero),
+            lambda: ls.negative_curvature_direction(theta, task),
+            lambda: ls.tangent_E1(task),
+            lambda: ls.tangent_E2(task),
+            lambda: ls.tangent_theta1(theta, task),
+            lambda: ls.tangent_theta2(theta, task),
+            lambda: krylov.task_krylov_basis(task),
+            lambda: krylov.project_to_invariant_subspace(theta, task),
+            lambda: krylov.distance_to_invariant_subspace(theta, task),
+            lambda: krylov.conserved_quantity(theta, task),
+            lambda: krylov.coercivity_constant(task),
+            lambda: krylov.linear_risk_hessian(zero, task),
+            lambda: krylov.reduced_metric(theta, task),
+            lambda: krylov.predicted_krylov_rate(theta, task),
+            lambda: flow.gradient_flow(zeta, task, 1.0),
+            lambda: flow.gradient_descent(zeta, task, step_size=0.1, n_steps=1),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"^task: expected an LDATask, got "):
+                call()
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda t: ls.lift(None, t.TASK), "^target: expected EffectiveParams"),
+            (lambda t: ls.lift(t.ZETA, t.LINE), "^target: expected the task's dimension 1"),
+            (
+                lambda t: ls.negative_curvature_direction(t.ZETA, t.TASK),
+                "^saddle: expected AttentionParams",
+            ),
+            (lambda t: ls.theta2_point(t.TASK, None), "^r: expected real numbers"),
+            (lambda t: ls.predicted_rate(t.ZETA, t.TASK, rtol=2.5), "^rtol: .* < 1"),
+            (
+                lambda t: krylov.conserved_quantity(t.THETA, t.LINE),
+                "^theta: expected the task's dimension 1, got 2",
+            ),
+            (lambda t: krylov.reduced_metric(None, t.TASK), "^theta: expected AttentionParams"),
+            (lambda t: t.TASK.bayes_gap(None), "^p: expected EffectiveParams"),
+            (
+                lambda t: flow.gradient_flow(t.ZETA, t.TASK, 1.0, progress="x"),
+                "^progress: expected a function or None, got str",
+            ),
+        ],
+    )
+    def test_other_arguments_are_named(self, call, message):
+        with pytest.raises(ValueError, match=message):
+            call(self)
