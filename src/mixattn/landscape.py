@@ -225,7 +225,7 @@ def theta2_point(task: LDATask, r: float, v21: ArrayLike | None = None) -> Atten
         :math:`r = 2 b^\star / (2 \pi_+ - 1)` is possible.
     v21 : array_like, shape (d,), optional
         Any nonzero solution of
-        :math:`v_{21}^\top (m_1 + m_{-1}) = 2 b^\star + r (1 - 2 \pi_+)`; see `lift`.
+        ``v21^T (m_1 + m_-1) = 2 b* + r (1 - 2 pi_+)``; see `lift`.
 
     Raises
     ------

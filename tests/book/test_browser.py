@@ -219,7 +219,8 @@ def test_every_explorer_moves_by_keyboard_with_no_kernel(chromium, address, path
             frame = explorer.locator("img:visible")
             before = frame.get_attribute("src"), frame.get_attribute("alt")
             slider.focus()
-            page.keyboard.press("ArrowRight")
+            at_end = slider.get_attribute("aria-valuenow") == slider.get_attribute("aria-valuemax")
+            page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
             page.wait_for_function(
                 "([image, old]) => image.getAttribute('src') !== old || !image.checkVisibility()",
                 arg=[frame.element_handle(), before[0]],
