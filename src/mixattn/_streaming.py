@@ -16,8 +16,8 @@ import numpy as np
 from mixattn._threads import slices, thread_map
 from mixattn._validation import FloatArray
 
-# Numbers in the largest array of a tile: half a megabyte stays in a core's own cache.
-_TILE = 2**16
+# Numbers in the largest array of a tile: a megabyte stays in a core's own cache.
+_TILE = 2**17
 # Tokens and queries in one matrix product: products this small run without the copies that BLAS
 # makes of the operands of large ones. A tile is a stack of them.
 _BLOCK = 256
@@ -79,13 +79,15 @@ def _weighted_sums(tokens: FloatArray, tilts: FloatArray) -> tuple[FloatArray, F
     buffer = np.empty((n_blocks, min(_BLOCK, len(tokens)), n))
     for tile in _augmented_tiles(tokens, buffer.shape[:2]):
         scores = np.matmul(tile, tilts_1, out=buffer[: len(tile)])
-        if scores.max() > _HEADROOM:
-            rise = np.maximum(scores.max(axis=(0, 1)), 0.0)
-            scores -= rise
-            tilts_1[-1] -= rise
-            sums *= np.exp(-rise)[:, None]
-        if scores.min() < _FLOOR:
-            np.maximum(scores, _FLOOR, out=scores)
+        # By Cauchy-Schwarz, most often no score is out of range and none needs to be looked at.
+        if not _largest_norm(tile) * _largest_norm(tilts_1.T) <= _HEADROOM:
+            if scores.max() > _HEADROOM:
+                rise = np.maximum(scores.max(axis=(0, 1)), 0.0)
+                scores -= rise
+                tilts_1[-1] -= rise
+                sums *= np.exp(-rise)[:, None]
+            if scores.min() < _FLOOR:
+                np.maximum(scores, _FLOOR, out=scores)
         weights = np.exp(scores, out=scores)
         sums += (weights.swapaxes(1, 2) @ tile).sum(axis=0)
     return -tilts_1[-1][:, None], sums
@@ -116,6 +118,11 @@ def _merged_mean(partials: Iterator[tuple[FloatArray, FloatArray]]) -> FloatArra
         shift = peak
     mean: FloatArray = sums[:, :-1] / sums[:, -1:]
     return mean
+
+
+def _largest_norm(vectors: FloatArray) -> float:
+    """Largest Euclidean norm of vectors (..., d)."""
+    return float(np.sqrt(np.einsum("...i,...i->...", vectors, vectors).max()))
 
 
 def _ceil_div(a: int, b: int) -> int:
