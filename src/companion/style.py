@@ -16,10 +16,12 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 from cycler import cycler
 from IPython.display import display
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 COLORS = MappingProxyType(
     {
@@ -61,6 +63,8 @@ BACKGROUND = "#FCFCFA"
 DPI = 120
 FIGURE_BYTES = 60_000
 MIN_ALT_CHARACTERS = 20
+# decades beyond which minor ticks are closer than the eye tells apart on a phone
+LONG_LOG_AXIS = 4
 
 _LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 2)))
 
@@ -107,9 +111,24 @@ def use_style() -> None:
 
 def webp_bytes(fig: Figure) -> bytes:
     """Draw the figure as webp: the same bytes for the same figure."""
+    _clear_long_log_axes(fig)
+    engine = fig.get_layout_engine()
+    if engine is not None:
+        # savefig would draw everything once more for the layout alone
+        engine.execute(fig)
+        fig.set_layout_engine("none")
     buffer = io.BytesIO()
     fig.savefig(buffer, format="webp", dpi=DPI, pil_kwargs={"quality": 80, "method": 6})
     return buffer.getvalue()
+
+
+def _clear_long_log_axes(fig: Figure) -> None:
+    """Leave out the minor ticks of logarithmic axes where they would run into a grey band."""
+    for ax in fig.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = axis.get_view_interval()
+            if axis.get_scale() == "log" and abs(np.log10(high / low)) > LONG_LOG_AXIS:
+                axis.set_minor_locator(NullLocator())
 
 
 def show_figure(fig: Figure, alt: str, caption: str | None = None) -> None:

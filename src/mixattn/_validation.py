@@ -6,6 +6,7 @@ that names the argument, what was expected and what came.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ WEIGHT_SUM_TOLERANCE = 1e-8
 # A covariance assembled in floating point is symmetric and positive semidefinite only up to
 # rounding: both checks allow this fraction of its largest entry.
 COVARIANCE_TOLERANCE = 1e-10
+# Arrays of up to this many entries are checked the fast way, which needs a temporary.
+SMALL = 4096
 
 
 class Frozen:
@@ -102,9 +105,9 @@ def _as_float64(raw: NDArray[Any], *, copy: bool) -> FloatArray:
 
 
 def is_finite(array: FloatArray) -> bool:
-    """Whether all entries are finite, found without a temporary of the array's size."""
-    if array.size == 0:
-        return True
+    """Whether all entries are finite, found without a temporary of the size of a large array."""
+    if array.size <= SMALL:
+        return bool(np.isfinite(array).all())
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
@@ -123,7 +126,9 @@ def as_scalar(
     below: float | None = None,
 ) -> float:
     """Return `value` as a finite float inside the stated bounds, or raise `ValueError`."""
-    number = float(as_array(name, value, ()))
+    # the common case, about ten times as fast as the general one
+    plain = type(value) is float and math.isfinite(value)
+    number = value if plain else float(as_array(name, value, ()))
     bounds = []
     if above is not None:
         bounds.append((number > above, f"> {above:g}"))

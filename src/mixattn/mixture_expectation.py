@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy.special
-from scipy.stats import qmc
 
 from mixattn._validation import FloatArray
 from mixattn.mixture import GaussianMixture
@@ -115,6 +114,9 @@ def _refine_sobol(average: Average, dim: int, rtol: float, atol: float) -> tuple
 
 
 def _sobol_blocks(dim: int, count: int, seed: int) -> Iterator[tuple[FloatArray, FloatArray]]:
+    # scipy.stats takes more than half of the package's import time, and few callers need it
+    from scipy.stats import qmc
+
     sampler = qmc.Sobol(dim, scramble=True, rng=np.random.default_rng([_SOBOL_SEED, seed]))
     uniform = sampler.random(count)
     # the scrambled points can fall on 0, whose normal quantile is infinite

@@ -99,6 +99,23 @@ def test_image_is_deterministic_small_and_opaque():
     assert corner.min() > 245
 
 
+def test_layout_gives_a_label_its_room():
+    fig = line_figure()
+    fig.axes[0].set_ylabel("a label that needs room", fontsize=30)
+    crowded = np.asarray(Image.open(io.BytesIO(webp_bytes(fig))).convert("L"))
+    assert crowded[:, :3].min() > 200
+    assert crowded[:, 3:80].min() < 100
+
+
+def test_long_log_axes_have_no_minor_ticks():
+    fig, ax = plt.subplots()
+    ax.loglog([1.0, 1e3], [1e-9, 1.0])
+    webp_bytes(fig)
+    assert len(ax.xaxis.get_minorticklocs()) > 10
+    assert len(ax.yaxis.get_minorticklocs()) == 0
+    assert len(ax.yaxis.get_majorticklocs()) > 3
+
+
 def test_text_is_legible_on_a_phone():
     shown = 360 / (mpl.rcParams["figure.figsize"][0] * 72)
     for size in ("font.size", "axes.labelsize", "xtick.labelsize", "legend.fontsize"):
