@@ -19,9 +19,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
 from IPython.display import display
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from PIL import Image
 
 COLORS = MappingProxyType(
     {
@@ -112,13 +114,13 @@ def use_style() -> None:
 def webp_bytes(fig: Figure) -> bytes:
     """Draw the figure as webp: the same bytes for the same figure."""
     _clear_long_log_axes(fig)
-    engine = fig.get_layout_engine()
-    if engine is not None:
-        # savefig would draw everything once more for the layout alone
-        engine.execute(fig)
-        fig.set_layout_engine("none")
+    fig.set_dpi(DPI)
+    # savefig would draw everything once more for the layout alone
+    canvas = FigureCanvasAgg(fig)
+    canvas.draw()
     buffer = io.BytesIO()
-    fig.savefig(buffer, format="webp", dpi=DPI, pil_kwargs={"quality": 80, "method": 6})
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba()))
+    image.save(buffer, format="webp", quality=80, method=6)
     return buffer.getvalue()
 
 

@@ -44,9 +44,11 @@ UNDERFLOW = 38.5
 # parts where an integrand is below exp(-BULK) of its peak are left out
 BULK = 38.0
 # number of nodes up to which a trapezoidal rule costs less than finding graded panels
-LONGEST_SMOOTH_RULE = 200
+LONGEST_SMOOTH_RULE = 400
 # labels of the classes, in the order of every class axis below
 LABELS = np.array([1.0, -1.0])
+# where the power of x across plus the order of the derivative is odd: the terms that change sign with y
+ODD = np.add.outer(np.arange(3), np.arange(3)) % 2 == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +62,8 @@ class RiskIntegrals:
 
     Attributes
     ----------
-    gate : ndarray, shape (4, n)
-        softplus, sigma, sigma' and sigma'' of s0 + s^T x at the nodes.
+    gate : ndarray, shape (order + 2, n)
+        softplus, sigma, sigma' and sigma'' of s0 + s^T x at the nodes, as far as `order` needs them.
     position : ndarray, shape (n,)
         Component e1^T L^-1 x at the nodes.
     inner : ndarray, shape (order + 1, order + 1, 2, n)
@@ -83,11 +85,9 @@ class RiskIntegrals:
 
     def vector(self, k: int, h: FloatArray) -> FloatArray:
         """Return E[h l^(k)(f) x], shape (d,)."""
-        weighted = self.inner[:, k] * h
-        coefficients = np.stack(
-            [weighted[0] @ self.position, weighted[1].sum(axis=1), weighted[0].sum(axis=1)], axis=-1
-        )
-        moment: FloatArray = coefficients.ravel() @ self.frame.reshape(6, -1)
+        one, across = self.inner[0, k] * h, self.inner[1, k] @ h
+        coefficients = np.array([one @ self.position, across, one.sum(axis=1)])
+        moment: FloatArray = coefficients.T.ravel() @ self.frame.reshape(6, -1)
         return moment
 
     def matrix(self, k: int, h: FloatArray) -> FloatArray:
@@ -136,14 +136,12 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
     sign = -LABELS[:, None]
     e2_midpoint = float(e2 @ task.whitened_midpoint)
     offsets = np.repeat(sign * (across_mean + e2_midpoint)[:, None], t.size, axis=1)
-    gate = gate_offset + gate_slope * t
-    score_mean = np.add.outer(offset, slope * t + p.r * special.expit(gate))
+    gate = logistic_derivatives(gate_offset + gate_slope * t, order + 1)
+    score_mean = np.add.outer(offset, slope * t + p.r * gate[1])
     inner = logistic_normal(
         (sign * score_mean).ravel(), tau, order, order, offsets.ravel()
     ).reshape(order + 1, order + 1, 2, t.size)
-    for j in range(order + 1):
-        for k in range(order + 1):
-            inner[j, k] *= sign ** (j + k)
+    inner[ODD[: order + 1, : order + 1]] *= sign
     inner *= task.priors[:, None] * normal_density(t - shift) * dt
     frame = np.empty((2, 3, task.dim))
     frame[:, 0], frame[:, 1] = L @ e1, L @ e2
@@ -151,7 +149,7 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
         in_plane = shift[i, 0] + e1 @ task.whitened_midpoint, across_mean[i] + e2_midpoint
         frame[i, 2] = mean - in_plane[0] * frame[i, 0] - in_plane[1] * frame[i, 1]
     return RiskIntegrals(
-        gate=logistic_derivatives(gate, 3),
+        gate=gate,
         position=t + float(e1 @ task.whitened_midpoint),
         inner=inner,
         frame=frame,
@@ -259,7 +257,7 @@ def unit(v: FloatArray) -> FloatArray:
         first: FloatArray = np.eye(1, len(v))[0]
         return first
     scaled = v / scale
-    direction: FloatArray = scaled / np.linalg.norm(scaled)
+    direction: FloatArray = scaled / math.sqrt(scaled @ scaled)
     return direction
 
 
@@ -513,7 +511,7 @@ def jensen_gap(mean: FloatArray, std: float) -> FloatArray:
     grid = SPLINE_STEP * np.arange(-SPLINE_DEGREE, intervals + SPLINE_DEGREE)
     spline = make_interp_spline(grid, np.log(_jensen_gap(np.abs(grid), std)), k=SPLINE_DEGREE)
     # in powers of the argument the same spline costs a third to evaluate
-    gap: FloatArray = np.exp(PPoly.from_spline(spline)(away))
+    gap: FloatArray = np.exp(PPoly.from_spline(spline.tck)(away))
     return gap
 
 

@@ -77,13 +77,13 @@ def as_array(
         ) from error
     ndim_ok = array.ndim >= len(axes) if leading else array.ndim == len(axes)
     trailing = array.shape[array.ndim - len(axes) :] if ndim_ok else ()
-    if not ndim_ok or any(
-        isinstance(want, int) and want != have for want, have in zip(axes, trailing, strict=True)
-    ):
+    if not ndim_ok or not all(map(_fits, axes, trailing)):
         raise ValueError(
             f"{name}: expected shape {_describe(axes, leading=leading)}, got {array.shape}"
         )
-    if any(isinstance(want, str) and have == 0 for want, have in zip(axes, trailing, strict=True)):
+    if 0 in trailing and any(
+        isinstance(want, str) and not have for want, have in zip(axes, trailing, strict=True)
+    ):
         raise ValueError(
             f"{name}: expected shape {_describe(axes, leading=leading)} with no empty axis, "
             f"got {array.shape}"
@@ -94,6 +94,10 @@ def as_array(
             f"{name}: expected finite entries, got {count} NaN or infinite of {array.size}"
         )
     return array
+
+
+def _fits(want: int | str | None, have: int) -> bool:
+    return want == have or not isinstance(want, int)
 
 
 def _as_float64(raw: NDArray[Any], *, copy: bool) -> FloatArray:
@@ -107,7 +111,7 @@ def _as_float64(raw: NDArray[Any], *, copy: bool) -> FloatArray:
 def is_finite(array: FloatArray) -> bool:
     """Whether all entries are finite, found without a temporary of the size of a large array."""
     if array.size <= SMALL:
-        return bool(np.isfinite(array).all())
+        return int(np.count_nonzero(np.isfinite(array))) == array.size
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
@@ -127,8 +131,8 @@ def as_scalar(
 ) -> float:
     """Return `value` as a finite float inside the stated bounds, or raise `ValueError`."""
     # the common case, about ten times as fast as the general one
-    plain = type(value) is float and math.isfinite(value)
-    number = value if plain else float(as_array(name, value, ()))
+    plain = isinstance(value, float) and math.isfinite(value)
+    number = float(value) if plain else float(as_array(name, value, ()))
     bounds = []
     if above is not None:
         bounds.append((number > above, f"> {above:g}"))

@@ -18,7 +18,6 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -300,8 +299,8 @@ class AttentionParams:
         """Inverse of `to_vector` in dimension d."""
         d = as_integer("d", d, at_least=1)
         vector = as_array("v", v, (d * d + 2 * d + 1,))
-        U11, u12, v21, v22 = np.split(vector, np.cumsum([d * d, d, d]))
-        return cls(U11.reshape(d, d), u12, v21, float(v22[0]))
+        U11, u12, v21, _ = _attention_slices(d)
+        return cls(vector[U11].reshape(d, d), vector[u12], vector[v21], float(vector[-1]))
 
     def to_matrices(self) -> tuple[FloatArray, FloatArray]:
         """Return the head's matrices (U, V), both (d+1, d+1), with every free block zero.
@@ -462,9 +461,9 @@ def risk_hessian(params: AttentionParams | EffectiveParams, task: LDATask) -> Fl
 
 def _attention_slices(d: int) -> tuple[slice, slice, slice, slice]:
     """Return where U11, u12, v21, v22 sit in a vector."""
-    ends = np.cumsum([0, d * d, d, d, 1])
-    u, v, w, x = (slice(int(a), int(b)) for a, b in pairwise(ends))
-    return u, v, w, x
+    ends = (0, d * d, d * d + d, d * d + 2 * d, d * d + 2 * d + 1)
+    U11, u12, v21, v22 = map(slice, ends[:-1], ends[1:])
+    return U11, u12, v21, v22
 
 
 def _effective_slices(d: int) -> tuple[slice, int, int, slice]:
@@ -496,7 +495,7 @@ def _as_effective(params: AttentionParams | EffectiveParams, task: LDATask) -> E
 
 def _gradient(integrals: RiskIntegrals, r: float) -> EffectiveParams:
     """E[l'(f) Df] with Df = (x, 1, sigma(v), r sigma'(v) x), v = s0 + s^T x."""
-    _, gate, slope, _ = integrals.gate
+    gate, slope = integrals.gate[1:3]
     one = np.ones_like(gate)
     return EffectiveParams(
         integrals.vector(1, one),
@@ -508,7 +507,7 @@ def _gradient(integrals: RiskIntegrals, r: float) -> EffectiveParams:
 
 def _hessian(integrals: RiskIntegrals, r: float) -> FloatArray:
     """E[l''(f) Df Df^T + l'(f) D2f] with Df as in `_gradient`."""
-    _, gate, slope, curvature = integrals.gate
+    gate, slope, curvature = integrals.gate[1:]
     one = np.ones_like(gate)
     d = integrals.frame.shape[-1]
     w, b, r_, s = _effective_slices(d)
