@@ -73,9 +73,16 @@ def stages(quick: bool) -> list[Stage]:
     book_tests = ["tests/book", *(f"--ignore={path}" for path in site_tests)]
     # Binder's environment is a fixture of one file: one worker makes it.
     by_file = [*PYTEST, *WORKERS, "--dist", "loadfile"]
+    ruff = [python, "-m", "ruff"]
+    notebooks = ["--config", "book/notebooks.ruff.toml", *chapters]
     lint = Stage(
         "lint",
-        [[python, "-m", "ruff", "check", "-q"], [python, "-m", "ruff", "format", "--check", "-q"]],
+        [
+            [*ruff, "check", "-q"],
+            [*ruff, "format", "--check", "-q"],
+            [*ruff, "check", "-q", *notebooks],
+            [*ruff, "format", "--check", "-q", *notebooks],
+        ],
     )
     types = Stage("types", [[python, "-m", "mypy"]])
     package = Stage(

@@ -31,6 +31,21 @@ def test_chapter_was_executed_in_order(chapter):
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
 
 
+def test_visible_code_fits_its_box_and_a_screen(chapter):
+    code = [cell for cell in notebooks.read(chapter).cells if cell.cell_type == "code"]
+    visible = [
+        cell
+        for cell in code
+        if not {"hide-input", "remove-cell"} & set(cell.metadata.get("tags", []))
+    ]
+    assert len(visible) > 5
+    for cell in visible:
+        lines = cell.source.splitlines()
+        assert len(lines) <= 55, cell.id
+        assert max(map(len, lines)) <= 90, cell.id
+        assert not cell.source.startswith("check_claims("), f"{cell.id}: tag it hide-input"
+
+
 def test_every_chapter_is_in_the_table_of_contents_in_order():
     toc = yaml.safe_load((notebooks.ROOT / "_toc.yml").read_text("utf-8"))
     listed = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
