@@ -185,7 +185,8 @@ class Head(Frozen):
         """
         if isinstance(source, GaussianMixture):
             return population_attention(source, queries, self.U, self.V)
-        return softmax_attention(source, queries, self.U, self.V)
+        tokens = as_array("source", source, ("L", "d"), copy=False)
+        return softmax_attention(tokens, queries, self.U, self.V)
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -372,9 +372,10 @@ def _descend(
 def _record_iterations(record: Sequence[int] | None, n_steps: int) -> NDArray[np.int64]:
     if record is None:
         return np.unique(np.r_[0, np.geomspace(1, n_steps, 50).round().astype(int)])
-    iterations = np.unique(np.asarray(record))
-    if np.ndim(record) != 1 or iterations.dtype.kind not in "iu" or len(iterations) == 0:
+    given = np.asarray(record)
+    if given.ndim != 1 or given.dtype.kind not in "iu" or given.size == 0:
         raise ValueError(f"record: expected a sequence of at least one integer, got {record!r}")
+    iterations = np.unique(given)
     if iterations[0] < 0 or iterations[-1] > n_steps:
         raise ValueError(
             f"record: expected iterations in [0, {n_steps}], "

@@ -619,6 +619,14 @@ def test_heads_compose(rng):
     assert ResidualMultiHead(heads, W_out)(prompt.tolist(), [0, 0, 0]).shape == (2,)
 
 
+@pytest.mark.parametrize("source", [None, [1.0, 2.0], [["a", "b"]]])
+def test_head_names_its_source(source):
+    head = Head(np.eye(2), np.eye(2))
+    for layer in (head, MultiHead([head]), ResidualMultiHead([head], np.eye(2))):
+        with pytest.raises(ValueError, match="source: expected"):
+            layer(source, [1.0, 2.0])
+
+
 def test_dimensions_of_heads():
     head = Head(np.eye(3), np.ones((2, 3)))
     assert (head.dim, head.dim_out) == (3, 2)

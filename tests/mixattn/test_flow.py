@@ -258,6 +258,7 @@ def test_starts_of_figures_4_and_5():
         ({"n_steps": 0}, "n_steps: expected an integer >= 1"),
         ({"record": [0, 11]}, r"record: expected iterations in \[0, 10\]"),
         ({"record": [0.5]}, "record: expected a sequence of at least one integer"),
+        ({"record": np.array([None, 1])}, "record: expected a sequence of at least one integer"),
     ],
 )
 def test_descent_validates(change, message):
