@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from scipy.interpolate import PPoly, make_interp_spline
 
 from mixattn import quadrature
 from mixattn._validation import FloatArray
+from mixattn.lda_task import EffectiveParams, LDATask
 from mixattn.quadrature import (
     ELLIPSE,
     GAUSSIAN_REACH,
@@ -35,9 +35,6 @@ from mixattn.quadrature import (
     normal_density,
     panel_rule,
 )
-
-if TYPE_CHECKING:
-    from mixattn.lda import EffectiveParams, LDATask
 
 # N(0, 1) underflows beyond this, so no integrand has mass there
 UNDERFLOW = 38.5

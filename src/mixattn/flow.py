@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import scipy.special
@@ -24,19 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import LSODA, DenseOutput, OdeSolution
 
 from mixattn._validation import FloatArray, as_array, as_generator, as_integer, as_scalar, freeze
-from mixattn.lda import (
-    AttentionParams,
-    EffectiveParams,
-    LDATask,
-    check_params,
-    effective_params,
-    excess_risk,
-    pull_back,
-    risk_gradient,
-    risk_hessian,
-)
+from mixattn.lda import effective_params, excess_risk, pull_back, risk_gradient, risk_hessian
+from mixattn.lda_task import AttentionParams, EffectiveParams, LDATask, Params, check_params
 
-Params = TypeVar("Params", AttentionParams, EffectiveParams)
 Kind = type[AttentionParams] | type[EffectiveParams]
 Progress = Callable[[float, float], None]
 

@@ -17,14 +17,8 @@ from numpy.typing import ArrayLike
 
 from mixattn._validation import FloatArray, as_array, as_generator, as_scalar
 from mixattn.landscape import EQUALITY_RTOL, has_equal_priors, has_opposite_means
-from mixattn.lda import (
-    AttentionParams,
-    EffectiveParams,
-    LDATask,
-    as_lda_task,
-    check_params,
-    risk_hessian,
-)
+from mixattn.lda import risk_hessian
+from mixattn.lda_task import AttentionParams, EffectiveParams, LDATask, as_lda_task, check_params
 
 
 def krylov_basis(matrix: ArrayLike, vector: ArrayLike, rtol: float = 1e-10) -> FloatArray:

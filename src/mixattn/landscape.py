@@ -17,17 +17,8 @@ import scipy.optimize
 from numpy.typing import ArrayLike
 
 from mixattn._validation import FloatArray, as_array, as_scalar
-from mixattn.lda import (
-    AttentionParams,
-    EffectiveParams,
-    LDATask,
-    as_lda_task,
-    check_params,
-    effective_jacobian,
-    effective_params,
-    risk_gradient,
-    risk_hessian,
-)
+from mixattn.lda import effective_jacobian, effective_params, risk_gradient, risk_hessian
+from mixattn.lda_task import AttentionParams, EffectiveParams, LDATask, as_lda_task, check_params
 
 # Hypotheses that are equalities (opposite means, equal priors) hold within this relative error.
 EQUALITY_RTOL = 1e-9
