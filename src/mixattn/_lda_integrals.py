@@ -28,7 +28,6 @@ from mixattn.quadrature import (
     GAUSSIAN_REACH,
     LONGEST_PANEL,
     MARGIN,
-    PANEL_NODES,
     graded_panels,
     logistic_derivatives,
     logistic_normal,
@@ -42,6 +41,9 @@ UNDERFLOW = 38.5
 BULK = 38.0
 # number of nodes up to which a trapezoidal rule costs less than finding graded panels
 LONGEST_SMOOTH_RULE = 400
+# In a disc that keeps its distance from the poles, exp(-|logit|) may still grow by exp(0.9 |logit|), which
+# the mass of the neighboring panels carries: more nodes a panel than for the density alone.
+OUTER_NODES = 22
 # labels of the classes, in the order of every class axis below
 LABELS = np.array([1.0, -1.0])
 # where the power of x across plus the order of the derivative is odd: the terms that change sign with y
@@ -209,7 +211,7 @@ def _graded_rule(
         return fine
 
     reach = UNDERFLOW + float(np.abs(shift).max())
-    t, dt = panel_rule(*graded_panels(-reach, reach, fits, LONGEST_PANEL), PANEL_NODES)
+    t, dt = panel_rule(*graded_panels(-reach, reach, fits, LONGEST_PANEL), OUTER_NODES)
     log_density = -0.5 * (t - shift[:, :, None]) ** 2
     keep = _bulk(log_density, -LABELS[:, None, None] * score_mean(t), gate_at(t), tau, order)
     return t[keep].ravel(), dt[keep].ravel()
@@ -498,7 +500,7 @@ def jensen_gap(mean: FloatArray, std: float) -> FloatArray:
 
     A function of one variable: of many points, its logarithm is interpolated by splines.
     """
-    if std == 0:
+    if std == 0 or mean.size == 0:
         return np.zeros_like(mean)
     # even in the mean; smaller than any divergence that matters beyond
     away = np.minimum(np.abs(mean), 600.0 + UNDERFLOW * std)

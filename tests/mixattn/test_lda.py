@@ -186,6 +186,13 @@ def plane(separation, angle, prior, center=(0.0, 0.0)):
         # a standard deviation across the gate on both sides of the change of rule
         (plane(3, 0.3, 0.5), EffectiveParams(2.9 * direction(0.7), -1, 3, 4 * direction(2.3))),
         (plane(3, 0.3, 0.5), EffectiveParams(12 * direction(0.9), -1, 3, 4 * direction(2.3))),
+        # the score is 90 to 190 where the mass is: sigma'(f) grows by many orders over a panel
+        (
+            LDATask([-0.11768221, -1.92130645], [-1.9485016, -1.01398346], np.eye(2), 0.49997902),
+            EffectiveParams(
+                [14.95361255, 4.59710666], 91.15455, 94.81067952, [-3.07731451, -3.76643432]
+            ),
+        ),
     ],
 )
 def test_contract_in_the_plane(task, params):
@@ -350,6 +357,16 @@ def test_excess_risk_scales_as_the_square_of_a_tiny_displacement():
 
 
 @pytest.mark.claim("LB.4")
+@pytest.mark.parametrize("dim", [2, 3, 20])
+def test_excess_risk_is_zero_where_everything_underflows(dim):
+    first, second = np.eye(dim)[:2]
+    mean = 100 * (np.cos(1) * first + np.sin(1) * second)
+    gate = 0.6 * first + 0.8 * second
+    task = LDATask(mean, gate - mean, np.eye(dim), 0.3)
+    w, b = task.bayes_score
+    assert excess_risk(EffectiveParams(w, b + 0.1, 0.0, gate), task) == 0.0
+
+
 @pytest.mark.parametrize("dim", [1, 2, 3, 5, 20])
 def test_excess_risk_is_the_difference_of_risks_where_that_is_accurate(dim):
     rng = np.random.default_rng(dim)
