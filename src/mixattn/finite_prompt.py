@@ -299,8 +299,7 @@ def mean_square_error_1d(
     ends = np.min(means - reach * deviations), np.max(means + reach * deviations)
     nodes = step * np.arange(np.floor(ends[0] / step), np.ceil(ends[1] / step) + 1)
     mass = step * np.exp(queries.log_density(nodes[:, None]))
-    if mixture.n_components == 1:
-        # one Gaussian looks the same to a tilt and to its opposite
+    if _is_symmetric(mixture):
         distinct, place = np.unique(np.abs(nodes), return_inverse=True)
         mass = np.bincount(place, weights=mass)
         nodes = distinct
@@ -351,6 +350,14 @@ def _check_1d(name: str, mixture: GaussianMixture) -> None:
     if not isinstance(mixture, GaussianMixture) or mixture.dim != 1:
         got = f"dim = {mixture.dim}" if isinstance(mixture, GaussianMixture) else type(mixture)
         raise ValueError(f"{name}: expected a GaussianMixture in dimension one, got {got}")
+
+
+def _is_symmetric(mixture: GaussianMixture) -> bool:
+    """Whether the law is its own mirror image, so that opposite tilts have the same errors."""
+    centered = mixture.means[:, 0] - mixture.mean[0]
+    parts = zip(mixture.weights, centered, mixture.covariances[:, 0, 0], strict=True)
+    law = sorted((float(p), float(m), float(v)) for p, m, v in parts)
+    return law == sorted((p, -m, v) for p, m, v in law)
 
 
 def _as_lengths(lengths: ArrayLike) -> FloatArray:
@@ -430,7 +437,7 @@ def _token_expectations(
 
 
 def _kernels(exponents: FloatArray) -> tuple[FloatArray, ...]:
-    """The five functions of u = exp(exponents) that `_token_expectations` averages."""
+    """Return the five functions of u = exp(exponents) that `_token_expectations` averages."""
     u = np.exp(np.minimum(exponents, 700.0))
     survival = np.exp(-u)
     first = u * survival

@@ -311,11 +311,11 @@ def test_exact_participation():
     got = exact_participation_1d(coins, [0.8], [1, length])
     np.testing.assert_allclose(got, [[1.0, mass @ share]], rtol=1e-12)
     # to first order one over the effective length, and never more than 1
-    t = np.array([0.5, 1.5, 30.0])
+    t = np.array([0.5, 1.5, 300.0])
     exact = exact_participation_1d(PAIR, t, [1e6])[:, 0]
     first = 1 / effective_prompt_length(PAIR, t[:2, None], [[1.0]], 10**6)
     np.testing.assert_allclose(exact[:2], first, rtol=1e-3)
-    assert 0.9 < exact[2] <= 1 + 1e-12
+    assert 0.95 < exact[2] <= 1 + 1e-12
 
 
 @pytest.mark.claim("X.rate")
