@@ -26,6 +26,8 @@ _LOG_STEP = 0.25
 _GAUSSIAN_STEP = 0.5
 # What is cut off has at most this log size, relative to an error of size 1 / L.
 _CUT = 42.0
+# Time grows with its square: seconds for the largest.
+_LARGEST_SPAN = 5000.0
 # In standard deviations of the queries, or of their tilts in units of the tokens' deviation.
 _QUERY_STEP = 0.25
 
@@ -191,8 +193,9 @@ def exact_error_1d(
     Raises
     ------
     ValueError
-        If the mixture is not in dimension one, a length is less than 1 or above 1e30, or an entry
-        is not finite.
+        If the mixture is not in dimension one, a length is less than 1 or above 1e30, an entry is
+        not finite, or a tilt is so large that the exponents t x of the tokens, 18 standard
+        deviations of them, are more than 5000 apart.
 
     Examples
     --------
@@ -374,6 +377,14 @@ def _error_of_tilt(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Mean and mean square of the error, and participation, for one tilt and all lengths."""
     log_length = float(np.log(counts.max()))
+    reach = 2.0 * np.sqrt(2.0 * _CUT) * np.sqrt(mixture.covariances.max())
+    with np.errstate(over="ignore"):
+        span = abs(tilt) * (np.ptp(mixture.means) + reach)
+    if not span <= _LARGEST_SPAN:
+        raise ValueError(
+            f"tilts: expected exponents t x of tokens that differ by at most {_LARGEST_SPAN:g} "
+            f"(the integral runs over all of them), got {span:.3g} at a tilt of {tilt:g}"
+        )
     tokens = [
         _token_nodes(weight, mean, np.sqrt(variance), tilt, log_length)
         for weight, [mean], [[variance]] in zip(

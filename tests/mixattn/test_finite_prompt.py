@@ -189,6 +189,9 @@ def test_refusals():
         mean_square_error_1d(STANDARD, GaussianMixture([1.0], [[1.0]], [[0.0]]), 1.0, [10])
     with pytest.raises(ValueError, match="interaction: expected"):
         mean_square_error_1d(STANDARD, STANDARD, [[1.0]], [10])
+    for tilt in (1e3, -1e6):
+        with pytest.raises(ValueError, match="tilts: expected exponents t x of tokens that differ"):
+            exact_error_1d(PAIR, [tilt], [10])
     with pytest.raises(ValueError, match="center: expected"):
         exact_error_1d(STANDARD, [1.0], [10], center=np.inf)
 
@@ -311,7 +314,7 @@ def test_exact_participation():
     got = exact_participation_1d(coins, [0.8], [1, length])
     np.testing.assert_allclose(got, [[1.0, mass @ share]], rtol=1e-12)
     # to first order one over the effective length, and never more than 1
-    t = np.array([0.5, 1.5, 300.0])
+    t = np.array([0.5, 1.5, 200.0])
     exact = exact_participation_1d(PAIR, t, [1e6])[:, 0]
     first = 1 / effective_prompt_length(PAIR, t[:2, None], [[1.0]], 10**6)
     np.testing.assert_allclose(exact[:2], first, rtol=1e-3)
@@ -331,3 +334,26 @@ def test_round_gaussian_in_the_plane_by_simulation():
         STANDARD, [2.0], [length]
     )
     assert abs(squares.mean() - expected[0, 0]) < 4 * squares.std() / np.sqrt(n)
+
+
+def test_largest_tilt_attends_to_the_longest_token():
+    # E max of L standard normals, by quadrature
+    x = np.linspace(-10, 12, 40001)
+    length = 1000
+    density = length * norm.cdf(x) ** (length - 1) * norm.pdf(x) * (x[1] - x[0])
+    mean, _ = exact_error_1d(STANDARD, [150.0, -150.0], [length], center=0.0)
+    np.testing.assert_allclose(mean[:, 0], density @ x * np.array([1, -1]), rtol=1e-3)
+
+
+def test_mixtures_with_point_masses_and_empty_components():
+    mixed = GaussianMixture(
+        [0.5, 0.3, 0.2, 0.0], [[0.0], [1.0], [-2.0], [9.0]], [[[1.0]], [[0.0]], [[0.1]], [[4.0]]]
+    )
+    rng, n = np.random.default_rng(7), 200_000
+    tokens = mixed.sample(5 * n, rng)[0].reshape(n, 5)
+    for tilt in (-1.3, 0.2, 3.0):
+        w = np.exp(tilt * tokens)
+        off = (w * tokens).sum(axis=1) / w.sum(axis=1) - mixed.tilted_mean([tilt])[0]
+        mean, square = exact_error_1d(mixed, [tilt], [5])
+        assert abs(off.mean() - mean[0, 0]) < 4 * off.std() / np.sqrt(n)
+        assert abs((off**2).mean() - square[0, 0]) < 4 * (off**2).std() / np.sqrt(n)
