@@ -29,6 +29,11 @@ from mixattn.denoising import (
     train_sgd,
     two_head_denoiser,
 )
+from mixattn.finite_prompt import (
+    effective_prompt_length,
+    finite_prompt_bias,
+    finite_prompt_covariance,
+)
 from mixattn.flow import (
     FlowStatus,
     LearningCurve,
@@ -76,8 +81,11 @@ __all__ = [
     "clustering_fixed_point",
     "effective_jacobian",
     "effective_params",
+    "effective_prompt_length",
     "excess_risk",
     "excess_risk_gradient",
+    "finite_prompt_bias",
+    "finite_prompt_covariance",
     "gradient_descent",
     "gradient_flow",
     "in_context_denoiser",
