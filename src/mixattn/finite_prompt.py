@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mixattn._validation import FloatArray, as_array, as_integer, as_scalar, is_finite
+from mixattn._validation import FloatArray, as_array, as_scalar, is_finite
 from mixattn.mixture import GaussianMixture
 
 # Trapezoidal steps of the exact integrals. All integrands are functions of log s + t x, analytic
@@ -33,7 +33,7 @@ _QUERY_STEP = 0.25
 
 
 def finite_prompt_covariance(
-    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike, V: ArrayLike, length: int
+    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike, V: ArrayLike, length: float
 ) -> FloatArray:
     r"""Covariance of the output over `length` independent tokens, to first order in 1 / length.
 
@@ -52,7 +52,7 @@ def finite_prompt_covariance(
     query : array_like, shape (..., d)
     U : array_like, shape (d, d)
     V : array_like, shape (d_out, d)
-    length : int
+    length : float
         Number L of tokens, at least 1.
 
     Returns
@@ -64,7 +64,7 @@ def finite_prompt_covariance(
     Raises
     ------
     ValueError
-        If a shape does not fit, an entry is not finite, `length` is not a positive integer, or the
+        If a shape does not fit, an entry is not finite, `length` is below 1, or the
         tilt is so large that K(2t) or the output overflows.
 
     Examples
@@ -79,7 +79,7 @@ def finite_prompt_covariance(
     array([0.01  , 2.7299])
     """
     centered, tilts, values = _as_input(mixture, query, U, V)
-    log_factor = _log_growth(centered, tilts) - np.log(as_integer("length", length, at_least=1))
+    log_factor = _log_growth(centered, tilts) - np.log(as_scalar("length", length, at_least=1.0))
     shift = centered.tilted_mean(2.0 * tilts) - centered.tilted_mean(tilts)
     with np.errstate(over="ignore", invalid="ignore"):
         pushed = shift @ values.T
@@ -89,7 +89,7 @@ def finite_prompt_covariance(
 
 
 def finite_prompt_bias(
-    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike, V: ArrayLike, length: int
+    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike, V: ArrayLike, length: float
 ) -> FloatArray:
     r"""Bias of the output over `length` independent tokens, to first order in 1 / length.
 
@@ -107,7 +107,7 @@ def finite_prompt_bias(
     ndarray, shape (..., d_out)
     """
     centered, tilts, values = _as_input(mixture, query, U, V)
-    log_factor = _log_growth(centered, tilts) - np.log(as_integer("length", length, at_least=1))
+    log_factor = _log_growth(centered, tilts) - np.log(as_scalar("length", length, at_least=1.0))
     shift = centered.tilted_mean(2.0 * tilts) - centered.tilted_mean(tilts)
     with np.errstate(over="ignore", invalid="ignore"):
         pushed = -(shift @ values.T)
@@ -115,7 +115,7 @@ def finite_prompt_bias(
 
 
 def effective_prompt_length(
-    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike, length: int
+    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike, length: float
 ) -> FloatArray:
     r"""Effective number of tokens that a query reads, :math:`L\, e^{2K(t) - K(2t)} \le L`.
 
@@ -129,7 +129,7 @@ def effective_prompt_length(
     mixture : GaussianMixture
     query : array_like, shape (..., d)
     U : array_like, shape (d, d)
-    length : int
+    length : float
         Number L of tokens, at least 1.
 
     Returns
@@ -150,7 +150,7 @@ def effective_prompt_length(
     array([1000.  ,   18.32,    0.  ])
     """
     centered, tilts, _ = _as_input(mixture, query, U, None)
-    length = as_integer("length", length, at_least=1)
+    length = as_scalar("length", length, at_least=1.0)
     return length * np.exp(-_log_growth(centered, tilts))
 
 

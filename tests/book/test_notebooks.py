@@ -1,5 +1,7 @@
 """The form of the committed chapters, and the code that makes it."""
 
+import symtable
+
 import nbformat
 import notebooks
 import pytest
@@ -116,3 +118,43 @@ def test_key_follows_the_packages_and_the_notebook(tmp_path, monkeypatch):
     keys.append(notebooks.content_key(chapter))
     assert len(set(keys)) == 3
     assert notebooks.content_key(chapter) == keys[-1]
+
+
+def global_names(table):
+    """Globals that a scope and the scopes inside it read."""
+    own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+    return own.union(*map(global_names, table.get_children()))
+
+
+def test_no_later_cell_rebinds_what_an_explorer_draws_with(chapter):
+    # with a kernel the explorer draws again after the last cell has run
+    cells = [
+        symtable.symtable(cell.source, cell.id, "exec")
+        for cell in notebooks.read(chapter).cells
+        if cell.cell_type == "code" and "colab" not in cell.metadata.get("tags", [])
+    ]
+    bound = [
+        {name.get_name() for name in cell.get_symbols() if name.is_assigned()} for cell in cells
+    ]
+    explorers = [
+        i
+        for i, cell in enumerate(cells)
+        if "explorer" in cell.get_identifiers()
+        and "explorer" not in bound[i]
+        and not cell.lookup("explorer").is_imported()
+    ]
+    assert explorers
+    for at in explorers:
+        functions = {
+            scope.get_name(): scope for cell in cells[: at + 1] for scope in cell.get_children()
+        }
+        reached, queue = set(), {scope.get_name() for scope in cells[at].get_children()}
+        while queue:
+            reached |= queue
+            queue = {
+                name
+                for known in queue & functions.keys()
+                for name in global_names(functions[known])
+            } - reached
+        rebound = reached & set().union(*bound[at + 1 :])
+        assert not rebound, f"{cells[at].get_name()}: {sorted(rebound)}"

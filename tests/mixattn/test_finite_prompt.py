@@ -172,11 +172,11 @@ def test_refusals():
             function(gaussian, np.zeros(2), eye, np.zeros((2, 3)), 10)
         with pytest.raises(ValueError, match="V: expected an output of finite size"):
             function(gaussian, np.ones(2), 1e8 * eye, 1e305 * eye, 10)
-    for length in (0, -3):
-        with pytest.raises(ValueError, match=f"length: expected an integer >= 1, got {length}"):
+    for length in (0, -3, 0.5):
+        with pytest.raises(ValueError, match=f"length: expected a number >= 1, got {length}"):
             effective_prompt_length(gaussian, np.zeros(2), eye, length)
-    with pytest.raises(ValueError, match=r"length: expected an integer, got 2\.5"):
-        finite_prompt_covariance(gaussian, np.zeros(2), eye, eye, 2.5)
+    with pytest.raises(ValueError, match="length: expected real numbers"):
+        finite_prompt_covariance(gaussian, np.zeros(2), eye, eye, "many")
     with pytest.raises(ValueError, match="query: expected finite entries"):
         finite_prompt_bias(gaussian, [np.nan, 0.0], eye, eye, 2)
     with pytest.raises(ValueError, match=r"mixture: .* dimension one, got dim = 2"):
