@@ -42,6 +42,8 @@ class InContextTraining:
     steps : ndarray of int, shape (n,)
     excess : ndarray, shape (n,)
         In-context excess risk at these steps, on the tasks of the training or of the record.
+    path : ndarray, shape (n, p)
+        Parameters at these steps, in the order of `to_vector`.
     status : str
         Why training stopped.
     """
@@ -49,6 +51,7 @@ class InContextTraining:
     params: Params
     steps: NDArray[np.intp]
     excess: FloatArray
+    path: FloatArray
     status: str
 
     def __repr__(self) -> str:
@@ -57,6 +60,11 @@ class InContextTraining:
             f"InContextTraining(steps={self.steps[-1]}, excess={self.excess[-1]:.3g}, "
             f"status={self.status!r})"
         )
+
+    def at(self, index: int) -> Params:
+        """Parameters at the record of this index."""
+        count, dim = self.params.U.shape[:2]
+        return type(self.params).from_vector(self.path[index], dim, count)
 
     @property
     def effective(self) -> EffectiveLayer:
@@ -172,10 +180,11 @@ def train_in_context(
     max_steps = as_integer("max_steps", max_steps, at_least=1)
     target = as_scalar("target", target, at_least=0.0)
     vector = start.to_vector()
-    curve = [objective(vector)[0]]
+    curve, path = [objective(vector)[0]], [vector]
 
     def record(intermediate_result: Any) -> None:
         curve.append(float(intermediate_result.fun))
+        path.append(np.array(intermediate_result.x))
         if curve[-1] <= target:
             raise StopIteration
 
@@ -191,7 +200,8 @@ def train_in_context(
             status = "stationary"
     count, dim = start.U.shape[:2]
     params = type(start).from_vector(vector, dim, count)
-    return InContextTraining(params, np.arange(len(curve)), np.array(curve), status)
+    steps = np.arange(len(curve))
+    return InContextTraining(params, steps, np.array(curve), np.array(path), status)
 
 
 def train_in_context_online(
@@ -256,7 +266,7 @@ def train_in_context_online(
     rngs = [np.random.default_rng([as_integer("seeds", seed), 1]) for seed in seeds]
     exact = QueryRule.product(record_tasks, order)
     weights = np.full((len(starts), n_tasks, n_queries), 1.0 / n_queries)
-    steps, curves = [0], [exact.raw_excess_and_gradient(*theta)[0]]
+    steps, curves, path = [0], [exact.raw_excess_and_gradient(*theta)[0]], [theta]
     for step in range(1, n_steps + 1):
         draws = [law.sample_queries(n_tasks, n_queries, rng) for rng in rngs]
         odds, means, queries = (np.stack(part) for part in zip(*draws, strict=True))
@@ -275,12 +285,14 @@ def train_in_context_online(
             theta = theta - rate[:, None, None, None] * gradient
         if step % record_every == 0 or step == n_steps:
             steps.append(step)
+            path.append(theta)
             with np.errstate(over="ignore", invalid="ignore"):
                 curves.append(exact.raw_excess_and_gradient(*theta)[0])
     runs, excess = [], np.array(curves)
+    records = np.moveaxis(np.array(path), 2, 0).reshape(len(starts), len(steps), -1)
     for i, start in enumerate(starts):
         finite = bool(np.isfinite(theta[:, i]).all())
         params = ResidualParams(*theta[:, i]) if finite else start
         status = "step limit" if finite else "diverged"
-        runs.append(InContextTraining(params, np.array(steps), excess[:, i], status))
+        runs.append(InContextTraining(params, np.array(steps), excess[:, i], records[i], status))
     return runs

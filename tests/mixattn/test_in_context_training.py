@@ -185,6 +185,9 @@ def test_quasi_newton_finds_exact_layers_from_random_starts():
         run = train_in_context(TASKS, start, order=10)
         assert run.status == "below target"
         assert run.excess[-1] <= 1e-20 < run.excess[-2]
+        assert len(run.path) == len(run.steps) == len(run.excess)
+        np.testing.assert_array_equal(run.at(0).to_vector(), start.to_vector())
+        np.testing.assert_array_equal(run.at(-1).to_vector(), run.params.to_vector())
         assert excess_by_task(run.params, HELD_OUT).max() < 1e-12
         distances = distances_to_solutions(run.params, GAMMA2, XI2)
         assert min(distances.values()) < 1e-6
@@ -213,6 +216,7 @@ def test_online_descent_approaches_an_exact_layer():
         assert run.status == "step limit"
         assert run.excess[-1] < 3e-3 * run.excess[0]
         assert run.steps[-1] == 2500
+        np.testing.assert_array_equal(run.at(-1).to_vector(), run.params.to_vector())
         # a coarse rule records the curve
         assert run.excess[-1] == pytest.approx(
             excess_by_task(run.params, HELD_OUT).mean(), rel=0.05
