@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from mixattn.in_context_risk import (
     EffectiveLayer,
     InContextLaw,
+    InContextTasks,
     ResidualParams,
     distances_to_solutions,
     excess_by_task,
@@ -45,19 +46,28 @@ QUASI_NEWTON = {
     "target": 1e-20,
 }
 ONLINE = {
-    "scales": [0.1, 0.5, 1.0, 2.0],
+    "scales_and_steps": [[0.1, 0.03], [0.5, 0.03], [1.0, 0.03], [2.0, 0.03], [2.0, 0.01]],
     "seeds": 16,
-    "n_steps": 20_000,
+    "n_steps": 40_000,
     "n_tasks": 8,
     "n_queries": 16,
-    "step_size": 0.03,
     "clip_norm": 10.0,
-    "record_every": 500,
+    "record_every": 1000,
     "order": 12,
 }
 PLAIN = {"scale": 0.5, "seeds": 12, "order": 16, "max_steps": 2000}
 SPACE = {"dim": 3, "scale": 0.5, "seeds": 8, "order": 8, "max_steps": 2000}
 FEW = {"counts": [1, 2, 3, 4, 24], "scale": 0.5, "seeds": 12, "order": 16, "max_steps": 2000}
+ONE_HEAD = {
+    "noise_variances": [0.8, 0.2],
+    "scale": 0.5,
+    "seeds": 16,
+    "order": 16,
+    "max_steps": 600,
+    "online_seeds": 8,
+    "n_steps": 40_000,
+    "step_size": 0.03,
+}
 
 # Runs that end above this excess are kept with their parameters.
 UNFINISHED = 1e-12
@@ -78,7 +88,7 @@ def short(value, digits=5):
 
 
 def law(dim=2):
-    """The law of tasks."""
+    """Return the law of tasks."""
     p = SETTING
     return InContextLaw(dim, p["within_variance"], p["noise_variance"], p["radius"], p["weight"])
 
@@ -93,7 +103,7 @@ def tasks(dim=2):
 
 
 def start(kind, dim, seed, scale):
-    """The random start of a run."""
+    """Return the random start of a run."""
     return kind.random(dim, 2, np.random.default_rng([seed, 0]), scale)
 
 
@@ -143,23 +153,29 @@ def online():
     """SGD with fresh tasks and queries at every step, in the layer's own parameters."""
     p, (_, held_out) = ONLINE, tasks()
     groups = []
-    for scale in p["scales"]:
+    for scale, step_size in p["scales_and_steps"]:
         seeds = range(p["seeds"])
         runs = train_in_context_online(
             law(),
             [start(ResidualParams, 2, seed, scale) for seed in seeds],
             seeds,
             record_tasks=held_out,
-            **{k: p[k] for k in ("n_steps", "n_tasks", "n_queries", "step_size", "clip_norm")},
+            step_size=step_size,
+            **{k: p[k] for k in ("n_steps", "n_tasks", "n_queries", "clip_norm")},
             record_every=p["record_every"],
             order=p["order"],
         )
-        rows = [
-            described(run, seed, held_out) | {"excess": [short(x, 4) for x in run.excess]}
-            for seed, run in zip(seeds, runs, strict=True)
-        ]
-        groups.append({"scale": scale, "steps": runs[0].steps.tolist(), "runs": rows})
-        print("online", scale, flush=True)
+        rows = []
+        for seed, run in zip(seeds, runs, strict=True):
+            entry = described(run, seed, held_out)
+            entry.pop("layer", None)
+            entry["raw"] = [short(x, 10) for x in run.params.to_vector()]
+            entry["excess"] = [short(x, 4) for x in run.excess]
+            rows.append(entry)
+        groups.append(
+            {"scale": scale, "step_size": step_size, "steps": runs[0].steps.tolist(), "runs": rows}
+        )
+        print("online", scale, step_size, flush=True)
     return {"parameters": p, "groups": groups}
 
 
@@ -214,13 +230,67 @@ def few_tasks():
     return {"parameters": p, "groups": groups}
 
 
+def one_head():
+    """One residual head, in its own parameters, for two shares of the noise (s = 1)."""
+    p, (train, held_out), online = ONE_HEAD, tasks(), ONLINE
+    groups = []
+    for xi2 in p["noise_variances"]:
+        here, there = (InContextTasks(t.weights, t.means, 1 - xi2, xi2) for t in (train, held_out))
+        starts = [
+            ResidualParams.random(2, 1, np.random.default_rng([seed, 0]), p["scale"])
+            for seed in range(p["seeds"])
+        ]
+        newton = [
+            train_in_context(here, first, order=p["order"], max_steps=p["max_steps"])
+            for first in starts
+        ]
+        seeds = range(p["online_seeds"])
+        descent = train_in_context_online(
+            InContextLaw(2, 1 - xi2, xi2, SETTING["radius"], SETTING["weight"]),
+            starts[: len(seeds)],
+            seeds,
+            record_tasks=there,
+            **{k: p[k] for k in ("n_steps", "step_size")},
+            **{k: online[k] for k in ("n_tasks", "n_queries", "clip_norm", "order")},
+            record_every=online["record_every"],
+        )
+        groups.append(
+            {
+                "noise_variance": xi2,
+                "quasi_newton": [_one_head_end(run, there) for run in newton],
+                "online": [_one_head_end(run, there) for run in descent],
+            }
+        )
+        print("one head", xi2, flush=True)
+    return {"parameters": p, "groups": groups}
+
+
+def _one_head_end(run, held_out):
+    theta = run.params
+    return {
+        "status": run.status,
+        "end": short(run.excess[-1]),
+        "held_out": short(excess_by_task(theta, held_out).mean()),
+        "raw": [short(x, 10) for x in theta.to_vector()],
+    }
+
+
 PARTS = {
     "quasi_newton": quasi_newton,
     "online": online,
     "plain": plain,
     "space": space,
     "few_tasks": few_tasks,
+    "one_head": one_head,
 }
+
+
+def text_of(data):
+    """Return JSON with a list of numbers, or a run, on one line."""
+    text = json.dumps(data, indent=1)
+    text = re.sub(r"\[[-+.,\s\de]*\]", lambda found: " ".join(found[0].split()), text)
+    run = r"\{[^{}\[\]]*(\[[^\[\]]*\][^{}\[\]]*)*\}"
+    return re.sub(run, lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def main():
@@ -228,13 +298,7 @@ def main():
     DATA.mkdir(exist_ok=True)
     data = {"setting": SETTING, "versions": stamp()}
     data |= {name: make() for name, make in PARTS.items()}
-    text = json.dumps(data, indent=1)
-    # a list of numbers on one line, and a run on one line
-    text = re.sub(r"\[[-+.,\s\de]*\]", lambda found: " ".join(found[0].split()), text)
-    text = re.sub(
-        r"\{[^{}\[\]]*(\[[^\[\]]*\][^{}\[\]]*)*\}", lambda f: " ".join(f[0].split()), text
-    )
-    (DATA / "ch12_training.json").write_text(text + "\n", "utf-8")
+    (DATA / "ch12_training.json").write_text(text_of(data), "utf-8")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def members(dim, rng):
     }
 
 
-@pytest.mark.claim("X.learn")
+@pytest.mark.claim("X.learn.exact")
 @pytest.mark.parametrize("dim", [2, 3])
 def test_three_sheets_are_exact_and_recognized(dim):
     rng = np.random.default_rng(dim)
@@ -117,6 +117,7 @@ def test_three_sheets_are_exact_and_recognized(dim):
         assert excess_by_task(moved, tasks).min() > 1e-7
 
 
+@pytest.mark.claim("X.learn.exact")
 def test_distance_to_the_shared_sheet_is_that_of_the_nearest_member():
     layer = EffectiveLayer.random(2, 2, np.random.default_rng(8))
     shift = (layer.P.sum(axis=0) - 0.8 * EYE) / 2
@@ -126,6 +127,7 @@ def test_distance_to_the_shared_sheet_is_that_of_the_nearest_member():
     assert distances_to_solutions(layer, GAMMA2, XI2)["shared"] == pytest.approx(gap, rel=1e-12)
 
 
+@pytest.mark.claim("X.learn.exact")
 @pytest.mark.parametrize(("dim", "order"), [(2, 12), (3, 6)])
 def test_flat_directions_are_as_many_as_derived(dim, order):
     rng = np.random.default_rng(0)
@@ -158,6 +160,7 @@ def split_layer(tasks):
     return EffectiveLayer(0.2 * EYE - linear, P, U)
 
 
+@pytest.mark.claim("X.learn.exact")
 def test_two_tasks_in_the_plane_do_not_determine_the_layer():
     layer = split_layer(TASKS.first(2))
     assert excess_by_task(layer, TASKS.first(2)).max() < 1e-25
@@ -165,6 +168,7 @@ def test_two_tasks_in_the_plane_do_not_determine_the_layer():
     assert min(distances_to_solutions(layer, GAMMA2, XI2).values()) > 0.1
 
 
+@pytest.mark.claim("X.learn.exact")
 def test_the_way_to_infinity():
     C = np.array([[0.5, 0.2], [-0.3, 0.4]])
     A = -0.6 * EYE + C
