@@ -185,7 +185,9 @@ class InContextLaw(Frozen):
         means : ndarray, shape (n_tasks, 2, d)
         queries : ndarray, shape (n_tasks, n_queries, d)
         """
-        weights, means = self._draw(n_tasks, rng)
+        n_tasks = as_integer("n_tasks", n_tasks, at_least=1)
+        n_queries = as_integer("n_queries", n_queries, at_least=1)
+        weights, means = self._draw(n_tasks, as_generator(rng))
         second = rng.random((n_tasks, n_queries)) >= weights[:, :1]
         centers = np.take_along_axis(means, second.astype(np.intp)[..., None], axis=1)
         deviation = np.sqrt(self.within_variance + self.noise_variance)
@@ -360,6 +362,7 @@ def _random_shape(dim: int, n_heads: int) -> tuple[int, int, int]:
 class QueryRule:
     """Queries with weights, and the Bayes denoiser there: what a risk and its gradient need.
 
+    Made by `product`; the constructor is for training loops and takes arrays that have been checked.
     Arrays have queries along their last axis and may have leading axes R, one entry a run:
     queries (R, N, d, n), weights (R, N, n) that sum to 1 over n.
     """
