@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from mixattn._validation import FloatArray, as_array, as_scalar, is_finite
 from mixattn.mixture import GaussianMixture
+from mixattn.quadrature import normal_density
 
 # Trapezoidal steps of the exact integrals. All integrands are functions of log s + t x, analytic
 # in a strip of half-width pi / 2: a step of 1/4 leaves exp(-4 pi^2), and half a standard deviation
@@ -214,7 +215,7 @@ def exact_error_1d(
     if center is not None:
         center = as_scalar("center", center)
     origin = float(mixture.mean[0])
-    centered = GaussianMixture(mixture.weights, mixture.means - origin, mixture.covariances)
+    centered = _present(mixture, origin)
     limits = centered.tilted_mean(t[:, None])[:, 0]
     mean = np.empty((len(t), len(counts)))
     mean_square = np.empty_like(mean)
@@ -247,7 +248,8 @@ def exact_participation_1d(
     _check_1d("mixture", mixture)
     t = as_array("tilts", tilts, ("n",))
     counts = _as_lengths(lengths)
-    return np.array([_error_of_tilt(mixture, float(tilt), 0.0, counts)[2] for tilt in t])
+    centered = _present(mixture, float(mixture.mean[0]))
+    return np.array([_error_of_tilt(centered, float(tilt), 0.0, counts)[2] for tilt in t])
 
 
 def mean_square_error_1d(
@@ -292,16 +294,21 @@ def mean_square_error_1d(
     u = as_scalar("interaction", interaction)
     counts = _as_lengths(lengths)
     present = queries.weights > 0
-    means, deviations = queries.means[present, 0], np.sqrt(queries.covariances[present, 0, 0])
+    weights, means = queries.weights[present], queries.means[present, 0]
+    deviations = np.sqrt(queries.covariances[present, 0, 0])
     if (deviations == 0).any():
         raise ValueError("queries: expected positive variances, got 0: sum over the points instead")
     # errors grow at most like the square of the query, so the tail beyond is negligible
     reach = np.sqrt(2.0 * (np.log(counts.max()) + _CUT))
-    pull = abs(u) * np.sqrt(mixture.covariances.max())
-    step = _QUERY_STEP / max(1.0 / deviations.min(), pull)
-    ends = np.min(means - reach * deviations), np.max(means + reach * deviations)
-    nodes = step * np.arange(np.floor(ends[0] / step), np.ceil(ends[1] / step) + 1)
-    mass = step * np.exp(queries.log_density(nodes[:, None]))
+    law = _present(mixture, float(mixture.mean[0]))
+    _check_span("interaction", law, abs(u) * float(np.max(np.abs(means) + reach * deviations)))
+    pull = abs(u) * np.sqrt(law.covariances.max())
+    steps = _QUERY_STEP / np.maximum(1.0, pull * deviations)
+    grids = [step * np.arange(-np.ceil(reach / step), np.ceil(reach / step) + 1) for step in steps]
+    nodes = np.concatenate([m + d * g for m, d, g in zip(means, deviations, grids, strict=True)])
+    mass = np.concatenate(
+        [w * h * normal_density(g) for w, h, g in zip(weights, steps, grids, strict=True)]
+    )
     if _is_symmetric(mixture):
         distinct, place = np.unique(np.abs(nodes), return_inverse=True)
         mass = np.bincount(place, weights=mass)
@@ -355,12 +362,32 @@ def _check_1d(name: str, mixture: GaussianMixture) -> None:
         raise ValueError(f"{name}: expected a GaussianMixture in dimension one, got {got}")
 
 
+def _present(mixture: GaussianMixture, origin: float) -> GaussianMixture:
+    """Return the components of positive weight, seen from `origin`."""
+    kept = mixture.weights > 0
+    return GaussianMixture(
+        mixture.weights[kept], mixture.means[kept] - origin, mixture.covariances[kept]
+    )
+
+
+def _check_span(name: str, mixture: GaussianMixture, tilt: float) -> None:
+    """Refuse a tilt that spreads the tokens' exponents too far for the integral over all of them."""
+    reach = 2.0 * np.sqrt(2.0 * _CUT) * np.sqrt(mixture.covariances.max())
+    with np.errstate(over="ignore"):
+        span = tilt * (np.ptp(mixture.means) + reach)
+    if not span <= _LARGEST_SPAN:
+        raise ValueError(
+            f"{name}: expected exponents t x of tokens that differ by at most {_LARGEST_SPAN:g} "
+            f"(the integral runs over all of them), got {span:.3g} at a tilt of {tilt:g}"
+        )
+
+
 def _is_symmetric(mixture: GaussianMixture) -> bool:
     """Whether the law is its own mirror image, so that opposite tilts have the same errors."""
-    centered = mixture.means[:, 0] - mixture.mean[0]
-    parts = zip(mixture.weights, centered, mixture.covariances[:, 0, 0], strict=True)
-    law = sorted((float(p), float(m), float(v)) for p, m, v in parts)
-    return law == sorted((p, -m, v) for p, m, v in law)
+    law = _present(mixture, float(mixture.mean[0]))
+    parts = zip(law.weights, law.means[:, 0], law.covariances[:, 0, 0], strict=True)
+    listed = sorted((float(p), float(m), float(v)) for p, m, v in parts)
+    return listed == sorted((p, -m, v) for p, m, v in listed)
 
 
 def _as_lengths(lengths: ArrayLike) -> FloatArray:
@@ -377,20 +404,12 @@ def _error_of_tilt(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Mean and mean square of the error, and participation, for one tilt and all lengths."""
     log_length = float(np.log(counts.max()))
-    reach = 2.0 * np.sqrt(2.0 * _CUT) * np.sqrt(mixture.covariances.max())
-    with np.errstate(over="ignore"):
-        span = abs(tilt) * (np.ptp(mixture.means) + reach)
-    if not span <= _LARGEST_SPAN:
-        raise ValueError(
-            f"tilts: expected exponents t x of tokens that differ by at most {_LARGEST_SPAN:g} "
-            f"(the integral runs over all of them), got {span:.3g} at a tilt of {tilt:g}"
-        )
+    _check_span("tilts", mixture, abs(tilt))
     tokens = [
         _token_nodes(weight, mean, np.sqrt(variance), tilt, log_length)
         for weight, [mean], [[variance]] in zip(
             mixture.weights, mixture.means, mixture.covariances, strict=True
         )
-        if weight > 0
     ]
     exponents = tilt * np.array([x[[0, -1]] for x, _ in tokens])
     # below, L^2 s^2 E[e^(2tx)] and L s E[e^(tx)] are negligible; above, all tokens have u > 50

@@ -357,3 +357,31 @@ def test_mixtures_with_point_masses_and_empty_components():
         mean, square = exact_error_1d(mixed, [tilt], [5])
         assert abs(off.mean() - mean[0, 0]) < 4 * off.std() / np.sqrt(n)
         assert abs((off**2).mean() - square[0, 0]) < 4 * (off**2).std() / np.sqrt(n)
+
+
+@pytest.mark.parametrize("variance", [1e-12, 1e-26, 1e-34])
+def test_narrow_queries_are_one_query(variance):
+    far = GaussianMixture([1.0], [[5.0]], [[variance]])
+    average = mean_square_error_1d(STANDARD, far, 1.0, [100])
+    np.testing.assert_allclose(average, exact_error_1d(STANDARD, [5.0], [100])[1][0], rtol=1e-4)
+
+
+def test_queries_of_very_different_widths_are_a_weighted_sum():
+    widths = [1e-8, 1.0]
+    both = GaussianMixture([0.3, 0.7], [[0.0], [0.0]], [[[v]] for v in widths])
+    one_by_one = [
+        mean_square_error_1d(STANDARD, GaussianMixture([1.0], [[0.0]], [[v]]), 1.0, [100])
+        for v in widths
+    ]
+    average = mean_square_error_1d(STANDARD, both, 1.0, [100])
+    np.testing.assert_allclose(average, 0.3 * one_by_one[0] + 0.7 * one_by_one[1], rtol=1e-12)
+
+
+def test_components_without_weight_are_not_there():
+    absent = GaussianMixture([1.0, 0.0], [[0.0], [2000.0]], [[[1.0]], [[9.0]]])
+    for found, expected in zip(
+        exact_error_1d(absent, [5.0], [10]), exact_error_1d(STANDARD, [5.0], [10]), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="interaction: expected exponents"):
+        mean_square_error_1d(absent, STANDARD, 1e308, [10])
