@@ -27,6 +27,7 @@ from mixattn._validation import (
     as_scalar,
     as_weights,
     freeze,
+    is_finite,
 )
 from mixattn.attention import Head, ResidualMultiHead
 from mixattn.denoising_task import DenoisingTask, as_gated_map
@@ -35,6 +36,8 @@ from mixattn.mixture import GaussianMixture
 
 # Nodes of a product rule whose share of the mass is below this are left out.
 _NEGLIGIBLE = 1e-14
+# Beyond this order Gauss-Hermite weights underflow; beyond this many nodes memory does.
+_HIGHEST_ORDER, _MOST_QUERIES = 128, 5_000_000
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -76,9 +79,8 @@ class InContextTasks(Frozen):
         rows = [as_weights(f"weights[{i}]", row) for i, row in enumerate(w)]
         object.__setattr__(self, "weights", freeze(np.stack(rows)))
         object.__setattr__(self, "means", freeze(m))
-        gamma2 = as_scalar("within_variance", within_variance, at_least=0.0)
+        gamma2, xi2 = _variances(within_variance, noise_variance)
         object.__setattr__(self, "within_variance", gamma2)
-        xi2 = as_scalar("noise_variance", noise_variance, above=0.0)
         object.__setattr__(self, "noise_variance", xi2)
 
     def __len__(self) -> int:
@@ -107,6 +109,9 @@ class InContextTasks(Frozen):
 
     def task(self, index: int) -> DenoisingTask:
         """Return one of the tasks."""
+        index = as_integer("index", index)
+        if index >= len(self):
+            raise ValueError(f"index: expected less than {len(self)}, got {index}")
         mixture = GaussianMixture(
             self.weights[index], self.means[index], self.within_variance * np.eye(self.dim)
         )
@@ -161,9 +166,8 @@ class InContextLaw(Frozen):
         weight: tuple[float, float] = (0.1, 0.9),
     ) -> None:
         object.__setattr__(self, "dim", as_integer("dim", dim, at_least=2))
-        gamma2 = as_scalar("within_variance", within_variance, at_least=0.0)
+        gamma2, xi2 = _variances(within_variance, noise_variance)
         object.__setattr__(self, "within_variance", gamma2)
-        xi2 = as_scalar("noise_variance", noise_variance, above=0.0)
         object.__setattr__(self, "noise_variance", xi2)
         object.__setattr__(self, "radius", _interval("radius", radius, np.inf))
         object.__setattr__(self, "weight", _interval("weight", weight, 1.0))
@@ -200,6 +204,13 @@ class InContextLaw(Frozen):
         means *= rng.uniform(*self.radius, count)[:, None, None]
         first = rng.uniform(*self.weight, count)
         return np.stack([first, 1.0 - first], axis=1), means
+
+
+def _variances(within_variance: float, noise_variance: float) -> tuple[float, float]:
+    gamma2 = as_scalar("within_variance", within_variance, at_least=0.0)
+    xi2 = as_scalar("noise_variance", noise_variance, above=0.0)
+    as_scalar("within_variance + noise_variance", gamma2 + xi2)
+    return gamma2, xi2
 
 
 def _interval(name: str, value: Any, below: float) -> tuple[float, float]:
@@ -275,7 +286,8 @@ class ResidualParams(Frozen):
     @property
     def effective(self) -> EffectiveLayer:
         """The effective parameters."""
-        return EffectiveLayer(self.W.sum(axis=0), self.W @ self.V, self.U)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return EffectiveLayer(self.W.sum(axis=0), self.W @ self.V, self.U)
 
     def to_vector(self) -> FloatArray:
         """Return U, V, W, row by row."""
@@ -325,15 +337,23 @@ class EffectiveLayer(Frozen):
 
     def __call__(self, mixture: GaussianMixture, queries: ArrayLike) -> FloatArray:
         """Output at `queries` (..., d), read against the law `mixture`."""
+        if not isinstance(mixture, GaussianMixture) or mixture.dim != len(self.A):
+            raise ValueError(
+                f"mixture: expected a GaussianMixture in dimension {len(self.A)}, got {mixture!r}"
+            )
         z = as_array("queries", queries, (None, len(self.A)), copy=False)
-        output: FloatArray = z @ self.A.T
-        for P, U in zip(self.P, self.U, strict=True):
-            output = output + mixture.tilted_mean(z @ U.T) @ P.T
+        with np.errstate(over="ignore", invalid="ignore"):
+            output: FloatArray = z @ self.A.T
+            for P, U in zip(self.P, self.U, strict=True):
+                output = output + mixture.tilted_mean(z @ U.T) @ P.T
+        if not is_finite(output):
+            raise ValueError("queries: expected an output of finite size, got one that overflows")
         return output
 
     def linear_part(self, total_variance: float) -> FloatArray:
         r""":math:`L = A + s^2 \sum_h P_h U_h`, the linear part on a mixture of covariance s^2 I."""
-        return np.asarray(self.A + total_variance * np.sum(self.P @ self.U, axis=0))
+        s2 = as_scalar("total_variance", total_variance, above=0.0)
+        return np.asarray(self.A + s2 * np.sum(self.P @ self.U, axis=0))
 
     def to_vector(self) -> FloatArray:
         """Return A, P, U, row by row."""
@@ -396,6 +416,12 @@ class QueryRule:
         if not isinstance(tasks, InContextTasks):
             raise ValueError(f"tasks: expected InContextTasks, got {type(tasks).__name__}")
         order = as_integer("order", order, at_least=1)
+        most = len(tasks) * tasks.means.shape[1] * order**tasks.dim
+        if order > _HIGHEST_ORDER or most > _MOST_QUERIES:
+            raise ValueError(
+                f"order: expected at most {_HIGHEST_ORDER} and {_MOST_QUERIES:,} nodes in all, "
+                f"got {order}, hence {most:.2g} nodes in dimension {tasks.dim}"
+            )
         x, w = np.polynomial.hermite_e.hermegauss(order)
         grids = np.meshgrid(*[x] * tasks.dim, indexing="ij")
         masses = np.meshgrid(*[w / w.sum()] * tasks.dim, indexing="ij")
@@ -503,15 +529,19 @@ def distances_to_solutions(
     >>> distances_to_solutions(theta, 0.2, 0.8)["head 1"]
     0.0
     """
-    gamma2 = as_scalar("within_variance", within_variance, at_least=0.0)
-    xi2 = as_scalar("noise_variance", noise_variance, above=0.0)
+    gamma2, xi2 = _variances(within_variance, noise_variance)
     if isinstance(layer, ResidualParams):
         layer = layer.effective
     if not isinstance(layer, EffectiveLayer) or len(layer.U) != 2:
         raise ValueError(f"layer: expected an EffectiveLayer with two heads, got {layer!r}")
-    share, eye = xi2 / (gamma2 + xi2), np.eye(len(layer.A))
+    with np.errstate(over="ignore"):
+        return _distances(layer, xi2 / (gamma2 + xi2), gamma2 + xi2)
+
+
+def _distances(layer: EffectiveLayer, share: float, total_variance: float) -> dict[str, float]:
+    eye = np.eye(len(layer.A))
     off_A = np.sum((layer.A - (1.0 - 2.0 * share) * eye) ** 2)
-    off_U = np.sum((layer.U - eye / (gamma2 + xi2)) ** 2, axis=(1, 2))
+    off_U = np.sum((layer.U - eye / total_variance) ** 2, axis=(1, 2))
     off_P = np.sum((layer.P - share * eye) ** 2, axis=(1, 2))
     size_P = np.sum(layer.P**2, axis=(1, 2))
     off_sum = 0.5 * np.sum((layer.P.sum(axis=0) - share * eye) ** 2)

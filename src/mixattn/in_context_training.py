@@ -98,22 +98,28 @@ def in_context_objective(rule: QueryRule, like: Params, *, residual: bool = True
         raise ValueError(
             f"like: expected ResidualParams or an EffectiveLayer, got {type(like).__name__}"
         )
+    if not isinstance(residual, bool):
+        raise ValueError(f"residual: expected True or False, got {residual!r}")
     count, dim = like.U.shape[:2]
+    size = like.to_vector().shape
     as_array("like: U", like.U, (count, rule.queries.shape[-2], rule.queries.shape[-2]))
     if isinstance(like, ResidualParams):
         if not residual:
             raise ValueError("residual: can be False in effective coordinates only")
 
         def raw(vector: FloatArray) -> tuple[float, FloatArray]:
-            value, *gradient = rule.raw_excess_and_gradient(*vector.reshape(3, count, dim, dim))
+            blocks = as_array("vector", vector, size).reshape(3, count, dim, dim)
+            with np.errstate(over="ignore", invalid="ignore"):
+                value, *gradient = rule.raw_excess_and_gradient(*blocks)
             return float(value), np.concatenate([part.ravel() for part in gradient])
 
         return raw
 
     def effective(vector: FloatArray) -> tuple[float, FloatArray]:
-        blocks = vector.reshape(-1, dim, dim)
+        blocks = as_array("vector", vector, size).reshape(-1, dim, dim)
         A, P, U = blocks[0], blocks[1 : count + 1], blocks[count + 1 :]
-        value, *gradient = rule.excess_and_gradient(A, P, U)
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, *gradient = rule.excess_and_gradient(A, P, U)
         if not residual:
             gradient[0] = np.zeros_like(gradient[0])
         return float(value), np.concatenate([part.ravel() for part in gradient])
@@ -131,6 +137,8 @@ def objective_hessian(objective: Objective, vector: FloatArray, step: float = 1e
     vector : ndarray, shape (p,)
     step : float
     """
+    if not callable(objective):
+        raise ValueError(f"objective: expected a function, got {type(objective).__name__}")
     x = as_array("vector", vector, ("p",))
     h = as_scalar("step", step, above=0.0)
     rows = []
@@ -181,6 +189,8 @@ def train_in_context(
     target = as_scalar("target", target, at_least=0.0)
     vector = start.to_vector()
     curve, path = [objective(vector)[0]], [vector]
+    if not np.isfinite(curve[0]):
+        raise ValueError("start: expected parameters of finite excess risk, got one that overflows")
 
     def record(intermediate_result: Any) -> None:
         curve.append(float(intermediate_result.fun))
@@ -244,9 +254,18 @@ def train_in_context_online(
     """
     if not isinstance(law, InContextLaw):
         raise ValueError(f"law: expected an InContextLaw, got {type(law).__name__}")
-    if len(starts) == 0 or len(starts) != len(seeds):
+    starts = _as_starts(starts)
+    if not isinstance(seeds, Sequence) or len(seeds) != len(starts):
+        raise ValueError(f"seeds: expected a sequence of {len(starts)}, one a start, got {seeds!r}")
+    if not isinstance(record_tasks, InContextTasks):
         raise ValueError(
-            f"seeds: expected one a start, got {len(seeds)} seeds and {len(starts)} starts"
+            f"record_tasks: expected InContextTasks, got {type(record_tasks).__name__}"
+        )
+    recorded = record_tasks.dim, record_tasks.within_variance, record_tasks.noise_variance
+    if recorded != (law.dim, law.within_variance, law.noise_variance):
+        raise ValueError(
+            "record_tasks: expected the law's dimension and variances "
+            f"{(law.dim, law.within_variance, law.noise_variance)}, got {recorded}"
         )
     n_steps = as_integer("n_steps", n_steps, at_least=1)
     n_tasks = as_integer("n_tasks", n_tasks, at_least=1)
@@ -266,7 +285,8 @@ def train_in_context_online(
     rngs = [np.random.default_rng([as_integer("seeds", seed), 1]) for seed in seeds]
     exact = QueryRule.product(record_tasks, order)
     weights = np.full((len(starts), n_tasks, n_queries), 1.0 / n_queries)
-    steps, curves, path = [0], [exact.raw_excess_and_gradient(*theta)[0]], [theta]
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps, curves, path = [0], [exact.raw_excess_and_gradient(*theta)[0]], [theta]
     for step in range(1, n_steps + 1):
         draws = [law.sample_queries(n_tasks, n_queries, rng) for rng in rngs]
         odds, means, queries = (np.stack(part) for part in zip(*draws, strict=True))
@@ -296,3 +316,12 @@ def train_in_context_online(
         status = "step limit" if finite else "diverged"
         runs.append(InContextTraining(params, np.array(steps), excess[:, i], records[i], status))
     return runs
+
+
+def _as_starts(starts: Sequence[ResidualParams]) -> list[ResidualParams]:
+    listed = list(starts) if isinstance(starts, Sequence) else []
+    if not listed or not all(isinstance(start, ResidualParams) for start in listed):
+        raise ValueError(
+            f"starts: expected a sequence of at least one ResidualParams, got {starts!r}"
+        )
+    return listed

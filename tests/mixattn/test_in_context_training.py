@@ -291,6 +291,9 @@ def test_law_draws_admissible_tasks():
     np.testing.assert_allclose(spread, expected, rtol=0.1)
 
 
+HEAVY = ResidualParams.random(2, 2, np.random.default_rng(0), 1e100)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -327,7 +330,44 @@ def test_law_draws_admissible_tasks():
             ),
             "like",
         ),
-        (lambda: train_in_context_online(LAW, [], [], record_tasks=TASKS), "seeds"),
+        (lambda: train_in_context_online(LAW, [], [], record_tasks=TASKS), "starts"),
+        (lambda: train_in_context_online(LAW, None, [], record_tasks=TASKS), "starts"),
+        (
+            lambda: train_in_context_online(LAW, [HEAVY.effective], [1], record_tasks=TASKS),
+            "starts: expected a sequence of at least one ResidualParams",
+        ),
+        (lambda: train_in_context_online(LAW, [HEAVY], 5, record_tasks=TASKS), "seeds"),
+        (lambda: train_in_context_online(LAW, [HEAVY], [1, 2], record_tasks=TASKS), "seeds"),
+        (lambda: train_in_context_online(LAW, [HEAVY], [1], record_tasks=[]), "record_tasks"),
+        (
+            lambda: train_in_context_online(
+                InContextLaw(2, 0.3, 0.8), [HEAVY], [1], record_tasks=TASKS
+            ),
+            "record_tasks: expected the law's dimension and variances",
+        ),
+        (lambda: train_in_context(TASKS, HEAVY, order=3), "start: .* finite excess risk"),
+        (lambda: in_context_objective(QueryRule.product(TASKS, 2), HEAVY)("a"), "vector"),
+        (
+            lambda: in_context_objective(QueryRule.product(TASKS, 2), HEAVY, residual="no"),
+            "residual: expected True or False",
+        ),
+        (lambda: objective_hessian(None, np.ones(3)), "objective"),
+        (lambda: TASKS.task(None), "index"),
+        (lambda: TASKS.task(10_000), "index"),
+        (lambda: InContextLaw(2, 1e308, 1e308), r"within_variance \+ noise_variance"),
+        (lambda: HEAVY.effective(None, [0.0, 0.0]), "mixture: expected a GaussianMixture"),
+        (
+            lambda: EffectiveLayer(EYE, [EYE], [1e200 * EYE])(TASKS.task(0).noisy, [1e200, 1e200]),
+            "t: expected|queries: expected|finite",
+        ),
+        (lambda: HEAVY.effective.linear_part(np.nan), "total_variance"),
+        (lambda: QueryRule.product(TASKS, 400), "order: expected at most"),
+        (
+            lambda: QueryRule.product(
+                InContextLaw(20, 0.2, 0.8).sample(1, np.random.default_rng(0)), 4
+            ),
+            "order: expected at most .* nodes",
+        ),
         (lambda: train_in_context_online(3, [], [], record_tasks=TASKS), "law"),
     ],
 )
