@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import logsumexp
 
 from mixattn._validation import FloatArray, as_array, as_scalar, is_finite
 from mixattn.mixture import GaussianMixture
@@ -222,6 +223,10 @@ def exact_error_1d(
     for row, tilt in enumerate(t):
         reference = limits[row] if center is None else center - origin
         mean[row], mean_square[row], _ = _error_of_tilt(centered, float(tilt), reference, counts)
+    if not is_finite(mean_square):
+        raise ValueError(
+            "mixture, center: expected errors whose square is a finite number, got one that overflows"
+        )
     return mean, mean_square
 
 
@@ -341,9 +346,20 @@ def _as_input(
 
 
 def _log_growth(mixture: GaussianMixture, tilts: FloatArray) -> FloatArray:
-    """K(2t) - 2 K(t), which is not negative since K is convex and K(0) = 0."""
-    growth: FloatArray = np.maximum(mixture.cgf(2.0 * tilts) - 2.0 * mixture.cgf(tilts), 0.0)
-    return growth
+    r"""K(2t) - 2 K(t) = log sum_k a_k(t)^2 / pi_k exp(t^T Gamma_k t), not negative since K is convex.
+
+    With the gates a_k(t) in logarithms: no two large numbers are subtracted.
+    """
+    kept = mixture.weights > 0
+    log_weights = np.log(mixture.weights[kept])
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = np.einsum("...i,kij,...j->...k", tilts, mixture.covariances[kept], tilts)
+        logits = log_weights + tilts @ mixture.means[kept].T + 0.5 * spread
+        log_gates = logits - logsumexp(logits, axis=-1, keepdims=True)
+        growth = logsumexp(2.0 * log_gates - log_weights + spread, axis=-1)
+    if not is_finite(growth):
+        raise ValueError("query: expected a tilt U z with finite K(2t), got one that overflows")
+    return np.asarray(np.maximum(growth, 0.0))
 
 
 def _scaled(values: FloatArray, log_factor: FloatArray) -> FloatArray:
@@ -416,18 +432,19 @@ def _error_of_tilt(
     low = -min(0.5 * float(mixture.cgf([2.0 * tilt])), exponents.max()) - log_length - _CUT
     high = 4.0 - exponents.min()
     log_s = _LOG_STEP * np.arange(np.floor(low / _LOG_STEP), np.ceil(high / _LOG_STEP) + 1)
-    parts = [_token_expectations(log_s, tilt, x, p, reference) for x, p in tokens]
-    survival, missing, doubled, linear, squares = np.sum(parts, axis=0)
-    with np.errstate(divide="ignore"):
-        log_m = np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), np.log(survival))
-    # where M or the linear term underflows, so does all that it multiplies
-    log_m = np.maximum(log_m, -1e150)[:, None]
-    log_pair = 2.0 * np.log(np.maximum(np.abs(linear), 1e-300))[:, None]
-    others = np.exp((counts - 1.0) * log_m)
-    pairs = np.exp(np.maximum(counts - 2.0, 0.0) * log_m + log_pair)
-    mean = counts * (linear @ others)
-    mean_square = counts * (squares @ others) + counts * (counts - 1.0) * pairs.sum(axis=0)
-    participation = counts * (doubled @ others)
+    with np.errstate(over="ignore", invalid="ignore"):  # squared deviations: judged by the caller
+        parts = [_token_expectations(log_s, tilt, x, p, reference) for x, p in tokens]
+        survival, missing, doubled, linear, squares = np.sum(parts, axis=0)
+        with np.errstate(divide="ignore"):
+            log_m = np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), np.log(survival))
+        # where M or the linear term underflows, so does all that it multiplies
+        log_m = np.maximum(log_m, -1e150)[:, None]
+        log_pair = 2.0 * np.log(np.maximum(np.abs(linear), 1e-300))[:, None]
+        others = np.exp((counts - 1.0) * log_m)
+        pairs = np.exp(np.maximum(counts - 2.0, 0.0) * log_m + log_pair)
+        mean = counts * (linear @ others)
+        mean_square = counts * (squares @ others) + counts * (counts - 1.0) * pairs.sum(axis=0)
+        participation = counts * (doubled @ others)
     return _LOG_STEP * mean, _LOG_STEP * mean_square, _LOG_STEP * participation
 
 

@@ -385,3 +385,20 @@ def test_components_without_weight_are_not_there():
         np.testing.assert_array_equal(found, expected)
     with pytest.raises(ValueError, match="interaction: expected exponents"):
         mean_square_error_1d(absent, STANDARD, 1e308, [10])
+
+
+@pytest.mark.parametrize("tilt", [1.0, 40.0, 1e8, 1e15, 1e100])
+def test_coin_flips_are_read_by_half_of_the_prompt_however_far_the_tilt(tilt):
+    coins = GaussianMixture([0.5, 0.5], [[1.0], [-1.0]], [[0.0]])
+    expected = 10.0 * np.cosh(min(tilt, 300.0)) ** 2 / np.cosh(2 * min(tilt, 300.0))
+    found = effective_prompt_length(coins, [tilt], np.eye(1), 10)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+def test_errors_too_large_to_square_are_refused():
+    with pytest.raises(ValueError, match="center: expected errors whose square is a finite"):
+        exact_error_1d(STANDARD, [1.0], [10], center=1e200)
+    far = GaussianMixture([1.0], [[1e200]], np.eye(1))
+    np.testing.assert_allclose(
+        exact_participation_1d(far, [0.5], [10]), exact_participation_1d(STANDARD, [0.5], [10])
+    )
