@@ -154,7 +154,7 @@ def test_extreme_tilts_give_infinities_and_zeros_without_warnings():
     assert effective_prompt_length(one, [1e6], [[1.0]], 10) == 10.0
     with pytest.raises(ValueError, match=r"query: expected a finite tilt 2 U z"):
         effective_prompt_length(gaussian, [1e308, 0.0], np.eye(2), 10)
-    with pytest.raises(ValueError, match="t: expected a tilt"):
+    with pytest.raises(ValueError, match=r"query: expected a tilt U z with finite K\(2t\)"):
         effective_prompt_length(gaussian, [1e200, 0.0], np.eye(2), 10)
 
 
