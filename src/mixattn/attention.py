@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mixattn._streaming import attend
-from mixattn._validation import FloatArray, Frozen, as_array, freeze, is_finite
+from mixattn._checks import FloatArray, Frozen, as_array, freeze, is_finite
+from mixattn._tiles import attend
 from mixattn.mixture import GaussianMixture
 
 

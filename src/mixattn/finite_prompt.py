@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from mixattn._validation import FloatArray, as_array, as_scalar, is_finite
+from mixattn._checks import FloatArray, as_array, as_scalar, is_finite
+from mixattn.integrals.rules import normal_density
 from mixattn.mixture import GaussianMixture
-from mixattn.quadrature import normal_density
 
 # Trapezoidal steps of the exact integrals. All integrands are functions of log s + t x, analytic
 # in a strip of half-width pi / 2: a step of 1/4 leaves exp(-4 pi^2), and half a standard deviation

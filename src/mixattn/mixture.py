@@ -18,8 +18,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 
-from mixattn._threads import slices, thread_map
-from mixattn._validation import (
+from mixattn._checks import (
     FloatArray,
     Frozen,
     as_array,
@@ -31,6 +30,7 @@ from mixattn._validation import (
     freeze,
     is_finite,
 )
+from mixattn._parallel import slices, thread_map
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
