@@ -21,6 +21,7 @@ WEIGHT_SUM_TOLERANCE = 1e-8
 COVARIANCE_TOLERANCE = 1e-10
 # Arrays of up to this many entries are checked the fast way, which needs a temporary.
 SMALL = 4096
+LARGEST_INTEGER = 2**63 - 1
 
 
 class Frozen:
@@ -79,13 +80,8 @@ def as_array(
     leading = len(shape) > 0 and shape[0] is None
     axes = shape[1:] if leading else shape
     try:
-        if np.ma.is_masked(value):
-            raise TypeError("masked entries")
-        raw = np.asarray(value)
-        if raw.dtype.kind not in "uif":
-            raise TypeError(f"dtype {raw.dtype}")
-        array = _as_float64(raw, copy=copy)
-    except (TypeError, ValueError) as error:
+        array = _as_float64(_as_real(value), copy=copy)
+    except TypeError as error:
         raise ValueError(
             f"{name}: expected real numbers of shape {_describe(axes, leading=leading)}, "
             f"got {type(value).__name__} ({error})"
@@ -113,6 +109,20 @@ def as_array(
 
 def _fits(want: int | str | None, have: int) -> bool:
     return want == have or not isinstance(want, int)
+
+
+def _as_real(value: Any) -> NDArray[Any]:
+    if np.ma.is_masked(value):
+        raise TypeError("masked entries")
+    try:
+        raw = np.asarray(value)
+    except ValueError as error:
+        raise TypeError("rows of different lengths") from error
+    if raw.dtype == object and all(isinstance(entry, int) for entry in raw.flat):
+        raise TypeError("integers beyond 64 bits")
+    if raw.dtype.kind not in "uif":
+        raise TypeError(f"dtype {raw.dtype}")
+    return raw
 
 
 def _as_float64(raw: NDArray[Any], *, copy: bool) -> FloatArray:
@@ -166,8 +176,9 @@ def as_integer(name: str, value: Any, *, at_least: int = 0) -> int:
     """Return `value` as an int of at least `at_least`, or raise `ValueError`."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise ValueError(f"{name}: expected an integer, got {value!r}")
-    if value < at_least:
-        raise ValueError(f"{name}: expected an integer >= {at_least}, got {value}")
+    if not at_least <= value <= LARGEST_INTEGER:
+        bound = f">= {at_least}" if value < at_least else f"<= {LARGEST_INTEGER}"
+        raise ValueError(f"{name}: expected an integer {bound}, got {value}")
     return int(value)
 
 

@@ -62,6 +62,17 @@ class _Holders:
     limiter: Any = None
 
 
+def _forget_holders() -> None:
+    """Start over in a forked child: the parent's other threads, which held BLAS, are not there."""
+    if _Holders.count:
+        _Holders.limiter.restore_original_limits()
+    _Holders.lock, _Holders.count = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_holders)
+
+
 @contextmanager
 def _single_threaded_blas() -> Iterator[int]:
     """Hold BLAS at one thread and yield how many it had.

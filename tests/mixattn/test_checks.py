@@ -44,6 +44,15 @@ def test_as_array_refuses_what_is_not_real_numbers(value):
         as_array("x", value, ("n", 2))
 
 
+def test_as_array_says_what_is_wrong_in_its_own_words():
+    with pytest.raises(ValueError, match=r"got list \(rows of different lengths\)$"):
+        as_array("x", [[1.0, 2.0], [3.0]], ("n", 2))
+    with pytest.raises(ValueError, match=r"got list \(integers beyond 64 bits\)$"):
+        as_array("x", [10**400, 1], ("n",))
+    with pytest.raises(ValueError, match=r"^n: expected an integer <= 9223372036854775807, got 1"):
+        as_integer("n", 10**30)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_as_array_refuses_and_counts_entries_that_are_not_finite(bad):
     with pytest.raises(ValueError, match="x: expected finite entries, got 2 NaN or infinite of 4"):

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from mixattn._checks import FloatArray, as_array, as_integer, as_scalar, freeze
+from mixattn._checks import FloatArray, as_array, as_integer, as_scalar, frozen
 
 Rule = tuple[FloatArray, FloatArray]
 
@@ -33,14 +33,13 @@ TOLERANCE = 1e-14
 
 def normal_density(x: FloatArray) -> FloatArray:
     """Return the density of N(0, 1), elementwise."""
-    density: FloatArray = np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
-    return density
+    return np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
 
 
 @cache
 def _gauss_hermite(n: int) -> Rule:
     nodes, weights = special.roots_hermitenorm(n)
-    return freeze(nodes), freeze(weights / weights.sum())
+    return frozen((nodes, weights / weights.sum()))
 
 
 def gauss_hermite(n: int) -> Rule:
@@ -67,9 +66,20 @@ def gauss_hermite(n: int) -> Rule:
 
 @cache
 def gauss_legendre(n: int) -> Rule:
-    """Return the n-point Gauss rule of the uniform weight on [-1, 1]; the weights sum to 2."""
+    """Return the n-point Gauss rule of the uniform weight on [-1, 1].
+
+    Parameters
+    ----------
+    n : int
+        Number of nodes, at least 1.
+
+    Returns
+    -------
+    nodes, weights : ndarrays of shape (n,)
+        Read-only; the weights sum to 2.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(as_integer("n", n, at_least=1))
-    return freeze(nodes), freeze(weights)
+    return frozen((nodes, weights))
 
 
 def trapezoidal_step(strip: float, tolerance: float = TOLERANCE) -> float:
@@ -209,7 +219,18 @@ def graded_panels(
 
 
 def panel_rule(centers: FloatArray, half_lengths: FloatArray, n: int) -> Rule:
-    """Return n-point Gauss-Legendre nodes and weights of each panel, both of shape (n_panels, n)."""
+    """Return Gauss-Legendre nodes and weights of each panel.
+
+    Parameters
+    ----------
+    centers, half_lengths : ndarray, shape (n_panels,)
+    n : int
+        Nodes a panel.
+
+    Returns
+    -------
+    nodes, weights : ndarrays of shape (n_panels, n)
+    """
     nodes, weights = gauss_legendre(n)
     return centers[:, None] + half_lengths[:, None] * nodes, half_lengths[:, None] * weights
 
@@ -320,8 +341,7 @@ def _by_panels(
     """
 
     def fits(center: FloatArray, half: FloatArray) -> NDArray[np.bool_]:
-        away_from_poles: NDArray[np.bool_] = ELLIPSE * half <= MARGIN * np.hypot(center, np.pi)
-        return away_from_poles
+        return ELLIPSE * half <= MARGIN * np.hypot(center, np.pi)
 
     panels = graded_panels(lower, upper, fits, LONGEST_PANEL * std)
     y, dy = (a.ravel() for a in panel_rule(*panels, PANEL_NODES))
