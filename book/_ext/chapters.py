@@ -5,11 +5,16 @@ therefore executes the chapters itself, two at a time, and keeps the result unde
 by a key over all that the outputs depend on (notebook, packages, data, lock file): an edit
 re-executes, a second build does not. Sphinx then reads the executed notebook in place of the
 committed one.
+
+A build that was killed leaves pages and a search index that Sphinx would take for whole: a mark
+stands beside the pages while a build runs, and a build that finds one starts with everything.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbclient.exceptions import CellExecutionError
-from notebooks import content_key, execute
+from notebooks import ChapterError, content_key, execute, stored
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
@@ -61,20 +65,20 @@ def execute_outdated(
 ) -> list[str]:
     """Execute the chapters whose key has changed; return the documents to read again."""
     chapters = {name: executed_path(app, name) for name in env.found_docs if is_chapter(app, name)}
-    waiting = {name: path for name, path in chapters.items() if not path.exists()}
+    waiting = {name: path for name, path in chapters.items() if stored(path) is None}
     failures = []
     if waiting:
         LOGGER.info("executing %d chapter(s): %s", len(waiting), ", ".join(sorted(waiting)))
     with ThreadPoolExecutor(WORKERS) as pool:
-        runs = {
-            name: pool.submit(execute_into, Path(env.doc2path(name)), path)
-            for name, path in waiting.items()
-        }
-    for name, run in sorted(runs.items()):
+        runs = [
+            pool.submit(execute_into, Path(env.doc2path(name)), path)
+            for name, path in sorted(waiting.items())
+        ]
+    for run in runs:
         try:
             run.result()
-        except CellExecutionError as error:
-            failures.append(f"{name}: a cell failed\n{error}")
+        except ChapterError as error:
+            failures.append(str(error))
     if failures:
         raise ExtensionError("\n\n".join(failures))
 
@@ -102,7 +106,8 @@ def figure_markdown(app: Sphinx, image: str, alt: str, caption: str) -> str:
     path = store(app) / "figures" / f"{sha256(data).hexdigest()[:20]}.webp"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    address = "/" + path.relative_to(app.srcdir).as_posix()
+    # Relative to the sources, also where the build is elsewhere.
+    address = "/" + Path(os.path.relpath(path, app.srcdir)).as_posix()
     # JSON strings are YAML strings, which is what directive options are.
     return (
         f":::{{figure}} {address}\n:alt: {json.dumps(alt, ensure_ascii=False)}\n\n{caption}\n:::\n"
@@ -113,7 +118,7 @@ def substitute(app: Sphinx, docname: str, source: list[str]) -> None:
     """Give Sphinx the executed chapter in place of the committed one."""
     if not is_chapter(app, docname):
         return
-    notebook = json.loads(executed_path(app, docname).read_text("utf-8"))
+    notebook = stored(executed_path(app, docname))
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             bundle = output.get("data", {})
@@ -127,9 +132,33 @@ def substitute(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = json.dumps(notebook)
 
 
+def unfinished(app: Sphinx) -> Path:
+    """Mark of a build that runs, or that did not come to its end."""
+    return Path(app.outdir, ".unfinished")
+
+
+def start(app: Sphinx) -> None:
+    """Forget what an unfinished build read, so that every page is written again."""
+    mark = unfinished(app)
+    if mark.exists():
+        LOGGER.info("the last build did not finish: building everything anew")
+        shutil.rmtree(app.doctreedir, ignore_errors=True)
+        Path(app.doctreedir).mkdir(parents=True)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def finish(app: Sphinx, exception: Exception | None) -> None:
+    """Remove the mark, unless there was a warning: the next build shall see it again."""
+    if exception is None and not app._warncount:
+        unfinished(app).unlink(missing_ok=True)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; the API page describes this tree's packages, installed or not."""
     sys.path.insert(0, str(Path(app.srcdir, "src")))
+    start(app)
     app.connect("env-get-outdated", execute_outdated)
     app.connect("source-read", substitute)
+    app.connect("build-finished", finish, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 import venv
+import zipfile
 
 import notebooks
 import pytest
@@ -36,6 +37,12 @@ def test_pins_are_those_of_the_book():
     book, binder = pins(ROOT / "requirements.txt"), pins(BINDER / "requirements.txt")
     assert binder
     assert {name: versions for name, versions in binder.items() if versions != book.get(name)} == {}
+
+
+def test_pins_are_complete():
+    for folder in (ROOT, BINDER):
+        asked = re.findall(r"^[a-z][\w-]*", (folder / "requirements.in").read_text("utf-8"), re.M)
+        assert set(asked) <= pins(folder / "requirements.txt").keys(), "run `make lock`"
 
 
 def test_environment_is_lean():
@@ -66,6 +73,25 @@ def test_repo2docker_makes_the_expected_dockerfile(tmp_path):
     assert not re.search(r"-r .?requirements\.txt", dockerfile)
 
 
+def copy_package(tree):
+    """Copy what an installation needs: setuptools leaves files beside the sources."""
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+
+
+def test_a_plain_installation_brings_the_mathematics_alone(tmp_path):
+    copy_package(tmp_path / "tree")
+    script = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path / "tree", check=True, capture_output=True
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    folders = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in folders if not name.endswith(".dist-info")} == {"mixattn"}
+
+
 def install(python):
     """Install Binder's list: with uv, which is much faster, or else with pip as Binder does."""
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python]
@@ -84,7 +110,7 @@ def install(python):
 
 
 @pytest.fixture(scope="module")
-def binder_python(tmp_path_factory):
+def binder_python():
     """Return the Python of an environment made from .binder/ alone; it is kept between runs."""
     digest = hashlib.sha256(sys.version.encode())
     inputs = [*BINDER.iterdir(), ROOT / "pyproject.toml", *(ROOT / "src").rglob("*.py")]
@@ -99,11 +125,8 @@ def binder_python(tmp_path_factory):
         install(python)
         installed.write_text(requirements, "utf-8")
     if not stamp.exists() or stamp.read_text("utf-8") != digest.hexdigest():
-        # Built in a copy: setuptools leaves files beside the sources.
-        tree = tmp_path_factory.mktemp("tree")
-        shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("*.egg-info"))
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, tree)
+        tree = VENV / "tree"  # it stays: the installation points to it
+        copy_package(tree)
         path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
         environment = {**os.environ, "PATH": path}
         subprocess.run(["bash", BINDER / "postBuild"], cwd=tree, check=True, env=environment)

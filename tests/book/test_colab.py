@@ -7,6 +7,7 @@ import colab
 import nbformat
 import notebooks
 import pytest
+import refresh
 from IPython.core.interactiveshell import InteractiveShell
 
 REPOSITORY = "https://github.com/owner/name@abc123"
@@ -41,25 +42,39 @@ def commands():
 @pytest.fixture
 def in_colab(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    monkeypatch.setattr("sys.path", [*sys.path])
 
 
-def test_cell_does_nothing_elsewhere(commands):
-    assert commands(notebooks.COLAB_CELL) == []
+def test_cell_does_nothing_in_the_book(commands, monkeypatch):
+    monkeypatch.chdir(notebooks.ROOT / "book")
+    assert commands(refresh.FIRST_CELL) == []
+
+
+@pytest.mark.parametrize("missing", ["package", "data"])
+def test_cell_says_elsewhere_what_to_do(commands, monkeypatch, missing):
+    if missing == "package":
+        monkeypatch.chdir(notebooks.ROOT / "book")
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    else:
+        monkeypatch.chdir(notebooks.ROOT)
+    with pytest.raises(RuntimeError, match="get its repository"):
+        commands(refresh.FIRST_CELL)
 
 
 @pytest.mark.usefixtures("in_colab")
 def test_cell_brings_the_package_and_the_data_in_colab(commands, tmp_path):
     path = tmp_path / "01_small.ipynb"
-    notebook = notebooks.normalize(nbformat.v4.new_notebook())
+    notebook = refresh.normalize(nbformat.v4.new_notebook())
     nbformat.write(notebook, path)
     cell = nbformat.reads(colab.filled(path, REPOSITORY), 4).cells[0]
     assert commands(cell.source) == STEPS
+    assert sys.path[0] == "/content/mixattn-book/src"
 
 
 @pytest.mark.usefixtures("in_colab")
 def test_cell_asks_for_the_address_when_nobody_filled_it_in(commands, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda prompt: REPOSITORY)
-    assert commands(notebooks.COLAB_CELL) == STEPS
+    assert commands(refresh.FIRST_CELL) == STEPS
 
 
 def test_copies_differ_from_the_chapters_in_one_line(tmp_path):
