@@ -79,7 +79,7 @@ def line_head(task: DenoisingTask, sharpness: float, scale: float) -> Head:
     return Head(np.diag([1.0, sharpness]) / variance, np.diag([shrink, scale]))
 
 
-def two_heads_state(ratio: float = 0.25, at: float = 1.2) -> State:
+def two_heads_state(ratio: float = 0.2, at: float = 3.0) -> State:
     """State of the figure `two_heads`: the ratio of variances and the query's place on the line."""
     delta, variance, step = 2.0, 1.0, 0.05
     nodes = step * np.arange(177)
@@ -94,7 +94,7 @@ def two_heads_state(ratio: float = 0.25, at: float = 1.2) -> State:
         "best": True,
         "sharpness": 1.0,
         "scale": 0.5,
-        "second": False,
+        "heads": "one",
         "rule": _rule(nodes, weights),
     }
 

@@ -1,19 +1,237 @@
-// The ball on the landscape: the logistic risk over (r, s), w and b at their best, and its gradient flow.
+// The ball on the landscape: the excess risk over (r, s), w and b at their best, both families of its
+// minimizers, and the gradient flow of what is drawn from wherever the ball is dropped.
 import { flow, lawOnNodes, reduced } from "./logistic.js";
+import { figure } from "./stage.js";
+import { format, formatPoint, setAttributes } from "./dom.js";
 
-let kept = {}; // the law of the prior that was asked for last
+let kept = {}; // the law of the prior that was asked for last, and the paths in it
 function lawOf({ prior, means, variance, rule }) {
   const key = `${prior} ${means} ${variance}`;
-  if (kept.key !== key) kept = { key, law: lawOnNodes({ prior, means, variance }, rule) };
+  if (kept.key !== key) kept = { key, law: lawOnNodes({ prior, means, variance }, rule), paths: new Map() };
   return kept.law;
 }
 
+/** Path of a ball from `start`: the flow's points with the lengths so far. */
+function pathOf(state, start) {
+  const law = lawOf(state);
+  const key = String(start);
+  if (!kept.paths.has(key)) {
+    let length = 0;
+    const path = flow(law, start);
+    path.forEach((p, i) => (p.length = length += i ? Math.hypot(p.at[0] - path[i - 1].at[0], p.at[1] - path[i - 1].at[1]) : 0));
+    if (kept.paths.size > 40) kept.paths.clear();
+    kept.paths.set(key, path);
+  }
+  return kept.paths.get(key);
+}
+
 /** Which family a path ends on: the sigmoid is off (r = 0) or frozen (s = 0). */
-const family = ([r, s]) => (Math.abs(r) < Math.abs(s) ? "off" : "frozen");
+const familyOf = (path) => (Math.abs(path.at(-1).at[0]) < Math.abs(path.at(-1).at[1]) ? "off" : "frozen");
 
 export function derive(state) {
-  const law = lawOf(state);
-  const { w, b, excess, gradient } = reduced(law, state.ball);
-  const last = flow(law, state.ball).at(-1);
-  return { w, b, excess, gradient, end: last.at, time: last.t, left: last.excess, family: family(last.at) };
+  const { w, b, excess, gradient } = reduced(lawOf(state), state.ball);
+  const path = pathOf(state, state.ball);
+  const last = path.at(-1);
+  return { w, b, excess, gradient, end: last.at, time: last.t, left: last.excess, family: familyOf(path) };
 }
+
+/** Where the ball is after the share `s` of its way; clock and risk run on a log scale between points. */
+function along(path, s) {
+  const goal = s * path.at(-1).length;
+  const i = Math.max(1, path.findIndex((p) => p.length >= goal));
+  const [p, q] = [path[i - 1], path[i] ?? path[i - 1]];
+  const part = q.length > p.length ? (goal - p.length) / (q.length - p.length) : 1;
+  const mix = (a, b) => a + (b - a) * part;
+  return {
+    at: [mix(p.at[0], q.at[0]), mix(p.at[1], q.at[1])],
+    t: mix(p.t, q.t),
+    excess: Math.exp(mix(Math.log(p.excess + 1e-300), Math.log(q.excess + 1e-300))),
+    before: path.slice(0, i).map((point) => point.at),
+  };
+}
+
+const raised = (n) => [...String(n)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] ?? "⁻").join("");
+function power(x) {
+  if (x === 0) return "0";
+  const n = Math.floor(Math.log10(x) + 1e-12);
+  if (n >= -3 && n < 4) return n >= 1 ? x.toFixed(0) : x.toPrecision(2);
+  const lead = (x / 10 ** n).toFixed(0);
+  return lead === "10" ? `10${raised(n + 1)}` : lead === "1" ? `10${raised(n)}` : `${lead} × 10${raised(n)}`;
+}
+
+function sentence(state, { end, time, family, excess }) {
+  if (state.rolled === 0) {
+    return `At (r, s) = ${formatPoint(state.ball)} the excess risk is ${power(excess)}. Seen from the side, this row is a bowl with its bottom at r = 0: there is a way down.`;
+  }
+  if (state.rolled < 1) {
+    const now = along(pathOf(state, state.ball), state.rolled);
+    return `At (r, s) = ${formatPoint(now.at)} the excess risk is ${power(now.excess)}, and it only falls. Time ${power(now.t)}.`;
+  }
+  const begin = `From an excess risk of ${power(excess)} the ball rolls down to the optimum, with the sigmoid `;
+  return family === "off"
+    ? `${begin}switched off: r = 0, at s = ${format(end[1])}. That takes the time ${power(time)}.`
+    : `${begin}frozen: s = 0, at r = ${format(end[0])}. The valley is flat there: that takes the time ${power(time)}.`;
+}
+
+function describe(state, { end, family }) {
+  return (
+    `Landscape of the excess risk over r (across) and s (upwards) for a prior of ${format(state.prior)}: it is zero on the vertical line r = 0 and on ` +
+    `the horizontal line s = 0, and positive elsewhere. A ball dropped at ${formatPoint(state.ball)} rolls to ${formatPoint(end)}, ` +
+    `on the line ${family === "off" ? "r = 0" : "s = 0"}. ${state.trails.length} earlier trails.`
+  );
+}
+
+/**
+ * The signed root of the excess risk on a grid over the window, and between its points: a smooth
+ * function, since the risk is quadratic across r = 0; contours of the risk itself would have a kink.
+ */
+function landscape(state, { x, y }, [columns, rows]) {
+  const law = lawOf(state);
+  const values = [];
+  for (let j = 0; j <= rows; j++) {
+    const s = y[0] + ((y[1] - y[0]) * j) / rows;
+    let guess;
+    for (let i = 0; i <= columns; i++) {
+      const r = x[0] + ((x[1] - x[0]) * i) / columns;
+      const here = reduced(law, [r, s], guess);
+      guess = [here.w, here.b];
+      values.push(Math.sign(r) * Math.sqrt(here.excess));
+    }
+  }
+  return (r, s) => {
+    const u = Math.min(Math.max(((r - x[0]) / (x[1] - x[0])) * columns, 0), columns - 1e-9);
+    const v = Math.min(Math.max(((s - y[0]) / (y[1] - y[0])) * rows, 0), rows - 1e-9);
+    const at = Math.floor(v) * (columns + 1) + Math.floor(u);
+    const [p, q] = [u % 1, v % 1];
+    return (
+      (1 - q) * ((1 - p) * values[at] + p * values[at + 1]) +
+      q * ((1 - p) * values[at + columns + 1] + p * values[at + columns + 2])
+    );
+  };
+}
+
+const LEVELS = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2];
+const TRAILS = 6;
+const REST = 350; // ms without a change until a ball is let go
+
+/** A pair of starts on both sides of the border between the two families. */
+function hair(state) {
+  let [low, high] = [0.3, 3.7];
+  for (let n = 0; n < 9; n++) {
+    const middle = (low + high) / 2;
+    if (familyOf(flow(lawOf(state), [2, middle])) === "off") high = middle;
+    else low = middle;
+  }
+  return [[2, low - 0.03], [2, high + 0.03]];
+}
+
+function build(stage) {
+  const plane = stage.plane({ x: [-5, 5], y: [-3.75, 3.75] });
+  const contours = plane.line("contours", "soft thin");
+  const cut = plane.line("cut", "soft fill thin");
+  const off = plane.line("off", "1 thick");
+  const frozen = plane.line("frozen", "2 thick dash");
+  const looks = { off: "1", frozen: "2" };
+  const lines = (part, look) => Object.fromEntries(Object.keys(looks).map((f) => [f, plane.line(part, `${looks[f]} ${look}`)]));
+  const [old, ahead, behind] = [lines("trails", ""), lines("trail", "dot"), lines("trail", "thick")];
+  const ball = plane.mark("ball", "disc", "out");
+  const names = {
+    ball: plane.label("ball", ""),
+    cut: plane.label("cut", "this row from the side", "soft"),
+    off: plane.label("off", "sigmoid off: r = 0", "1"),
+    frozen: plane.label("frozen", "frozen: s = 0", "2"),
+  };
+  const heights = LEVELS.slice(1).map((l) => plane.label("contours", `10${raised(Math.log10(l))}`, "soft"));
+
+  let resting;
+  let last = stage.start.ball;
+  const clock = stage.clock({ label: "Roll", seconds: 2.2, show: (rolled) => stage.change({ rolled }) });
+  const settle = () => {
+    if (grip.node.classList.contains("mx-dragged")) return wait();
+    const { ball: now, trails } = stage.state;
+    if (Math.hypot(now[0] - last[0], now[1] - last[1]) > 0.3) stage.change({ trails: [...trails, last].slice(-TRAILS) });
+    last = now;
+    clock.play();
+  };
+  const wait = () => {
+    clearTimeout(resting);
+    resting = setTimeout(settle, REST);
+  };
+  const drop = (at) => {
+    clock.pause();
+    stage.change({ ball: at, rolled: 0 });
+    wait();
+  };
+  const grip = stage.handle(plane, { part: "ball", label: "Where the ball starts: r, s", at: () => stage.state.ball, move: drop });
+  stage.tap(plane, drop);
+  stage.slider({
+    label: "prior of class 1", min: 0.1, max: 0.9, step: 0.05, get: () => stage.state.prior,
+    set: (prior) => { clock.pause(); stage.change({ prior, rolled: 1 }); },
+  });
+  stage.button("A hair apart", () => {
+    const [one, other] = hair(stage.state);
+    stage.change({ trails: [one] });
+    last = other;
+    drop(other);
+  });
+  stage.button("Flat valley", () => drop([4, 0.7]));
+  stage.button("Far away", () => drop([-4.5, -3.3]));
+
+  let drawn = "";
+  let refine;
+  const field = (state, cells) => {
+    const f = landscape(state, plane, cells);
+    const c = stage.rgb("--mx-3");
+    plane.paint((x, y, rgba) => {
+      rgba.splice(0, 3, ...c);
+      rgba[3] = 90 * Math.min(1, Math.max(0, 1 + Math.log10(f(x, y) ** 2 / 0.03 + 1e-12) / 6));
+    });
+    contours.set(LEVELS.map((l) => Math.sqrt(l)).map((l) => plane.zeroLine((x, y) => f(x, y) - l) + plane.zeroLine((x, y) => f(x, y) + l)).join(""));
+    // Each contour's height stands where it crosses the way from the center down to the right.
+    const way = Array.from({ length: 200 }, (_, i) => [(i / 200) * plane.x[1], (i / 200) * plane.y[0]]);
+    heights.forEach((label, k) => {
+      const [x, y] = plane.px(way.find((at) => f(...at) ** 2 > LEVELS[k + 1]) ?? [99, 99]);
+      setAttributes(label, { x: x.toFixed(0), y: (y + 5).toFixed(0), "text-anchor": "middle" });
+    });
+  };
+
+  return (state, derived) => {
+    const key = `${state.prior} ${plane.width} ${stage.rgb("--mx-ink")}`;
+    if (key !== drawn) {
+      drawn = key;
+      field(state, [30, 22]);
+      clearTimeout(refine);
+      refine = setTimeout(() => key === drawn && field(stage.state, [60, 44]), 250);
+    }
+    off.set(plane.path([[0, plane.y[0]], [0, plane.y[1]]]));
+    frozen.set(plane.path([[plane.x[0], 0], [plane.x[1], 0]]));
+
+    // The row of the start, seen from the side: a bowl with its bottom at r = 0.
+    const [, s] = state.ball;
+    const row = Array.from({ length: 41 }, (_, i) => plane.x[0] + ((plane.x[1] - plane.x[0]) * i) / 40);
+    const bowl = row.map((r) => reduced(lawOf(state), [r, s]).excess);
+    const scale = 1.1 / Math.max(...bowl, 1e-12);
+    cut.set(plane.path([[row[0], s], ...row.map((r, i) => [r, s + scale * bowl[i]]), [row[40], s]]));
+
+    const now = along(pathOf(state, state.ball), state.rolled);
+    const trails = { off: "", frozen: "" };
+    for (const start of state.trails) {
+      const path = pathOf(state, start);
+      trails[familyOf(path)] += plane.path(path.map((p) => p.at));
+    }
+    for (const f of Object.keys(looks)) {
+      const mine = f === derived.family;
+      old[f].set(trails[f]);
+      ahead[f].set(mine ? plane.path(pathOf(state, state.ball).map((p) => p.at)) : "");
+      behind[f].set(mine ? plane.path([...now.before, now.at]) : "");
+    }
+    ball.set(now.at, 9);
+    names.ball.textContent = "moved" in plane.box.closest(".mx-figure").dataset ? "" : "drop it anywhere";
+    plane.placeLabels([
+      [names.ball, state.ball], [names.off, [0, plane.y[0] + 0.4]], [names.frozen, [plane.x[0] + 1.2, 0]],
+      [names.cut, [plane.x[0] + 0.3, s]],
+    ]);
+  };
+}
+
+export default figure({ derive, sentence, describe, build });
