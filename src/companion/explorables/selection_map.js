@@ -126,7 +126,7 @@ function build(stage) {
     segment.set(soft ? plane.path(experts) : "");
     arrow.set(query, output);
     answers.forEach((mark, k) => mark.set(experts[k]));
-    names.z.textContent = "moved" in plane.box.closest(".mx-figure").dataset ? "z" : "drag z";
+    names.z.textContent = stage.moved() ? "z" : "drag z";
     plane.placeLabels([
       [names.z, query], [names.output, output],
       ...names.means.map((label, k) => [label, means[k]]), ...names.answers.map((label, k) => [label, experts[k]]),

@@ -30,7 +30,8 @@
 //   stage.choice({ label, options: [[value, text], ...], get, set })
 //   stage.preset(text, part | (state) => part)          glides there; stage.button(text, action)
 //   stage.clock({ label, seconds, show })               plays show(s), s from 0 to 1: pause, end
-//   stage.state, stage.start, stage.change(part), stage.glide(part), stage.rgb("--mx-1")
+//   stage.note(text)                                    a fixed line under the picture: how to read it
+//   stage.state, stage.start, stage.moved(), stage.change(part), stage.glide(part), stage.rgb("--mx-1")
 //
 // Nothing is drawn in `build`: colors and sizes are known only in the returned function, which runs
 // once a frame after a change. A button "Start again" comes by itself. `part` is a name that handles,
@@ -111,7 +112,7 @@ function mount(parts, model, el) {
     for (const v of views) setAttributes(v.svg, { "aria-label": seen });
     text.show();
     clearTimeout(hush);
-    if ("moved" in root.dataset) hush = setTimeout(() => setText(status, words), QUIET);
+    if (stage.moved()) hush = setTimeout(() => setText(status, words), QUIET);
   });
 
   // Views
@@ -177,6 +178,8 @@ function mount(parts, model, el) {
   };
   stage.preset = (said, part) =>
     stage.button(said, () => stage.glide(typeof part === "function" ? part(stage.state) : part));
+  stage.note = (said) => picture.append(element("p", { class: "mx-note" }, said));
+  stage.moved = () => "moved" in root.dataset;
   stage.clock = ({ label, seconds, show }) => {
     let at = 0;
     let running = false;
