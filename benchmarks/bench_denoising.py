@@ -17,8 +17,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mixattn import GaussianMixture, Head, MultiHead
-from mixattn.denoising import DenoisingTask, excess_risk_gradient, two_head_denoiser
+from mixattn import (
+    DenoisingTask,
+    GaussianMixture,
+    Head,
+    MultiHead,
+    excess_risk_gradient,
+    two_head_denoiser,
+)
 
 N_SAMPLES = 100_000
 REPEATS = 5

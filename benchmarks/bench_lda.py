@@ -19,7 +19,7 @@ import torch
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from mixattn.lda import (
+from mixattn.classification.risk import (
     EffectiveParams,
     LDATask,
     excess_risk,

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import mixattn  # noqa: E402
-from mixattn.landscape import E2_point, lift  # noqa: E402
+from mixattn.classification.landscape import E2_point, lift  # noqa: E402
 
 PATH = ROOT / "book" / "data" / "ch05_constant_gate.json"
 TOLERANCES = {"rtol": 1e-9, "atol": 1e-12}

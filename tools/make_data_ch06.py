@@ -16,8 +16,8 @@ import scipy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from mixattn import effective_params, gradient_flow, online_sgd, risk_hessian
-from mixattn.flow import fit_exponential_rate
-from mixattn.krylov import figure45_starts
+from mixattn.classification.flow import fit_exponential_rate
+from mixattn.classification.krylov import figure45_starts
 
 DATA = Path(__file__).resolve().parent.parent / "book" / "data" / "ch06_figures45.json"
 

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-from mixattn.in_context_risk import (
+from mixattn.denoising.in_context import (
     EffectiveLayer,
     InContextLaw,
     InContextTasks,
@@ -23,7 +23,7 @@ from mixattn.in_context_risk import (
     distances_to_solutions,
     excess_by_task,
 )
-from mixattn.in_context_training import train_in_context, train_in_context_online
+from mixattn.denoising.in_context_training import train_in_context, train_in_context_online
 
 DATA = Path(__file__).resolve().parent.parent / "book" / "data"
 

@@ -107,7 +107,9 @@ def content_key(path: Path) -> str:
     digest = sha256(platform.python_version().encode())
     inputs = [path, ROOT / "requirements.txt", ROOT / "book" / "claims.yml"]
     for folder in (ROOT / "src", ROOT / "book" / "data"):
-        inputs += sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")
+        # What runs in a reader's browser changes no output.
+        aside = {".pyc", ".js", ".css"}
+        inputs += sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix not in aside)
     for file in inputs:
         if file.exists() and ".egg-info" not in str(file):
             digest.update(f"\0{file.relative_to(ROOT).as_posix()}\0".encode())

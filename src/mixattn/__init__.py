@@ -9,32 +9,7 @@ from mixattn.attention import (
     population_linear_attention,
     softmax_attention,
 )
-from mixattn.denoising import (
-    AffineDenoiser,
-    DenoiserTraining,
-    DenoisingTask,
-    RiskEstimate,
-    SingleHeadFit,
-    TwoHeadDenoiser,
-    best_affine_denoiser,
-    best_linear_denoiser,
-    best_single_head,
-    clustering_fixed_point,
-    excess_risk_gradient,
-    in_context_denoiser,
-    iterate_denoiser,
-    one_head_denoiser,
-    random_heads,
-    train_quasi_newton,
-    train_sgd,
-    two_head_denoiser,
-)
-from mixattn.finite_prompt import (
-    effective_prompt_length,
-    finite_prompt_bias,
-    finite_prompt_covariance,
-)
-from mixattn.flow import (
+from mixattn.classification.flow import (
     FlowStatus,
     LearningCurve,
     Trajectory,
@@ -42,8 +17,8 @@ from mixattn.flow import (
     gradient_flow,
     online_sgd,
 )
-from mixattn.krylov import krylov_basis
-from mixattn.lda import (
+from mixattn.classification.krylov import krylov_basis
+from mixattn.classification.risk import (
     AttentionParams,
     EffectiveParams,
     LDATask,
@@ -55,6 +30,30 @@ from mixattn.lda import (
     risk_gradient,
     risk_hessian,
     score,
+)
+from mixattn.denoising.constructions import (
+    TwoHeadDenoiser,
+    best_affine_denoiser,
+    best_linear_denoiser,
+    in_context_denoiser,
+    one_head_denoiser,
+    two_head_denoiser,
+)
+from mixattn.denoising.iteration import clustering_fixed_point, iterate_denoiser
+from mixattn.denoising.task import AffineDenoiser, DenoisingTask, RiskEstimate
+from mixattn.denoising.training import (
+    DenoiserTraining,
+    SingleHeadFit,
+    best_single_head,
+    excess_risk_gradient,
+    random_heads,
+    train_quasi_newton,
+    train_sgd,
+)
+from mixattn.finite_prompt import (
+    effective_prompt_length,
+    finite_prompt_bias,
+    finite_prompt_covariance,
 )
 from mixattn.mixture import GaussianMixture
 

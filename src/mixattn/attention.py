@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mixattn._streaming import attend
-from mixattn._validation import FloatArray, Frozen, as_array, freeze, is_finite
+from mixattn._checks import FloatArray, Frozen, as_array, is_finite
+from mixattn._tiles import attend
 from mixattn.mixture import GaussianMixture
 
 
@@ -66,9 +66,27 @@ def softmax_attention(
 def linear_attention(
     prompt: ArrayLike, queries: ArrayLike, U: ArrayLike, V: ArrayLike
 ) -> FloatArray:
-    r"""Linear attention over a finite prompt: :math:`V \frac1L \sum_i x_i x_i^\top U z`.
+    r"""Linear attention over a finite prompt (section 2).
 
-    Arguments, result and errors are those of `softmax_attention`.
+    .. math::
+        T_{lin}[\hat\mu](z) = V\, \frac1L \sum_i x_i x_i^\top\, U z .
+
+    Parameters
+    ----------
+    prompt : array_like, shape (L, d)
+        Tokens, one a row, at least one.
+    queries : array_like, shape (..., d)
+    U : array_like, shape (d, d)
+    V : array_like, shape (d_out, d)
+
+    Returns
+    -------
+    ndarray, shape (..., d_out)
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, an entry is not finite or the output overflows.
     """
     tokens = as_array("prompt", prompt, ("L", "d"), copy=False)
     z, U, V = _as_head_input(queries, U, V, tokens.shape[1])
@@ -126,10 +144,26 @@ def population_attention(
 def population_linear_attention(
     mixture: GaussianMixture, queries: ArrayLike, U: ArrayLike, V: ArrayLike
 ) -> FloatArray:
-    r"""Linear attention on an infinite prompt: :math:`V\, E[X X^\top]\, U z`.
+    r"""Linear attention on an infinite prompt, :math:`V\, E[X X^\top]\, U z` (section 2).
 
     It mixes the components' own maps in the fixed proportions :math:`\pi_k`, whatever the query.
-    Arguments, result and errors are those of `population_attention`.
+
+    Parameters
+    ----------
+    mixture : GaussianMixture
+        Law of the prompt's tokens, in dimension d.
+    queries : array_like, shape (..., d)
+    U : array_like, shape (d, d)
+    V : array_like, shape (d_out, d)
+
+    Returns
+    -------
+    ndarray, shape (..., d_out)
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, an entry is not finite or the output overflows.
     """
     mixture = _as_mixture(mixture)
     z, U, V = _as_head_input(queries, U, V, mixture.dim)
@@ -157,8 +191,7 @@ class Head(Frozen):
         dim = len(interaction)
         if interaction.shape != (dim, dim):
             raise ValueError(f"U: expected a square matrix, got shape {interaction.shape}")
-        object.__setattr__(self, "U", freeze(interaction))
-        object.__setattr__(self, "V", freeze(as_array("V", V, ("d_out", dim))))
+        self._set(U=interaction, V=as_array("V", V, ("d_out", dim)))
 
     @property
     def dim(self) -> int:
@@ -202,7 +235,7 @@ class MultiHead(Frozen):
     heads: tuple[Head, ...]
 
     def __init__(self, heads: Sequence[Head]) -> None:
-        object.__setattr__(self, "heads", _as_heads(heads))
+        self._set(heads=_as_heads(heads))
 
     def __repr__(self) -> str:
         """Dimensions, not entries."""
@@ -238,10 +271,7 @@ class ResidualMultiHead(Frozen):
                 f"heads: expected V of shape ({dim}, {dim}) (the residual adds the query), "
                 f"got {checked[0].V.shape}"
             )
-        object.__setattr__(self, "heads", checked)
-        object.__setattr__(
-            self, "W_out", freeze(as_array("W_out", W_out, ("d_out", len(checked) * dim)))
-        )
+        self._set(heads=checked, W_out=as_array("W_out", W_out, ("d_out", len(checked) * dim)))
 
     def __repr__(self) -> str:
         """Dimensions, not entries."""

@@ -13,13 +13,15 @@ Nothing here is in the paper, which leaves finite prompts open.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from mixattn._validation import FloatArray, as_array, as_scalar, is_finite
+from mixattn._checks import FloatArray, as_array, as_scalar, is_finite
+from mixattn.integrals.rules import normal_density
 from mixattn.mixture import GaussianMixture
-from mixattn.quadrature import normal_density
 
 # Trapezoidal steps of the exact integrals. All integrands are functions of log s + t x, analytic
 # in a strip of half-width pi / 2: a step of 1/4 leaves exp(-4 pi^2), and half a standard deviation
@@ -80,7 +82,8 @@ def finite_prompt_covariance(
     >>> variance[:, 0, 0].round(4)
     array([0.01  , 2.7299])
     """
-    centered, tilts, values = _as_input(mixture, query, U, V)
+    centered, tilts = _as_tilts(mixture, query, U)
+    values = as_array("V", V, ("d_out", mixture.dim), copy=False)
     log_factor = _log_growth(centered, tilts) - np.log(as_scalar("length", length, at_least=1.0))
     shift = centered.tilted_mean(2.0 * tilts) - centered.tilted_mean(tilts)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -102,13 +105,28 @@ def finite_prompt_bias(
     For one Gaussian :math:`\delta = \Gamma t`: the output falls short of
     :math:`V (m + \Gamma t)`, towards the mean.
 
-    Arguments and errors are those of `finite_prompt_covariance`, as are infinite entries.
+    Parameters
+    ----------
+    mixture : GaussianMixture
+        Law of the prompt's tokens, in dimension d.
+    query : array_like, shape (..., d)
+    U : array_like, shape (d, d)
+    V : array_like, shape (d_out, d)
+    length : float
+        Number L of tokens, at least 1.
 
     Returns
     -------
     ndarray, shape (..., d_out)
+        An entry beyond the largest float comes back as a signed infinity, without a warning.
+
+    Raises
+    ------
+    ValueError
+        As `finite_prompt_covariance`.
     """
-    centered, tilts, values = _as_input(mixture, query, U, V)
+    centered, tilts = _as_tilts(mixture, query, U)
+    values = as_array("V", V, ("d_out", mixture.dim), copy=False)
     log_factor = _log_growth(centered, tilts) - np.log(as_scalar("length", length, at_least=1.0))
     shift = centered.tilted_mean(2.0 * tilts) - centered.tilted_mean(tilts)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -151,7 +169,7 @@ def effective_prompt_length(
     >>> effective_prompt_length(gaussian, [[0.0], [2.0], [40.0]], [[1.0]], 1000).round(2)
     array([1000.  ,   18.32,    0.  ])
     """
-    centered, tilts, _ = _as_input(mixture, query, U, None)
+    centered, tilts = _as_tilts(mixture, query, U)
     length = as_scalar("length", length, at_least=1.0)
     return length * np.exp(-_log_growth(centered, tilts))
 
@@ -222,7 +240,7 @@ def exact_error_1d(
     mean_square = np.empty_like(mean)
     for row, tilt in enumerate(t):
         reference = limits[row] if center is None else center - origin
-        mean[row], mean_square[row], _ = _error_of_tilt(centered, float(tilt), reference, counts)
+        mean[row], mean_square[row] = _error_of_tilt(centered, float(tilt), reference, counts)
     if not is_finite(mean_square):
         raise ValueError(
             "mixture, center: expected errors whose square is a finite number, got one that overflows"
@@ -244,17 +262,29 @@ def exact_participation_1d(
     In dimension d it is what a coordinate of the tokens that is independent of the alignment, of
     mean 0 and variance 1, adds to the mean-square error.
 
-    Arguments and errors are those of `exact_error_1d`.
+    Parameters
+    ----------
+    mixture : GaussianMixture
+        In dimension one.
+    tilts : array_like, shape (n,)
+        Tilts t = U z.
+    lengths : array_like, shape (m,)
+        As for `exact_error_1d`.
 
     Returns
     -------
     ndarray, shape (n, m)
+
+    Raises
+    ------
+    ValueError
+        As `exact_error_1d`.
     """
     _check_1d("mixture", mixture)
     t = as_array("tilts", tilts, ("n",))
     counts = _as_lengths(lengths)
     centered = _present(mixture, float(mixture.mean[0]))
-    return np.array([_error_of_tilt(centered, float(tilt), 0.0, counts)[2] for tilt in t])
+    return np.array([_participation_of_tilt(centered, float(tilt), counts) for tilt in t])
 
 
 def mean_square_error_1d(
@@ -319,14 +349,13 @@ def mean_square_error_1d(
         mass = np.bincount(place, weights=mass)
         nodes = distinct
     mean_square = exact_error_1d(mixture, u * nodes, counts)[1]
-    average: FloatArray = mass @ mean_square
-    return average
+    return mass @ mean_square
 
 
-def _as_input(
-    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike, V: ArrayLike | None
-) -> tuple[GaussianMixture, FloatArray, FloatArray]:
-    """Return the mixture moved to mean zero, the tilts, and V as an array.
+def _as_tilts(
+    mixture: GaussianMixture, query: ArrayLike, U: ArrayLike
+) -> tuple[GaussianMixture, FloatArray]:
+    """Return the mixture moved to mean zero, and the tilts U z.
 
     Nothing in the first-order law depends on where the tokens' mean is: at zero its contribution
     does not cost the digits of a difference.
@@ -336,13 +365,12 @@ def _as_input(
     dim = mixture.dim
     z = as_array("query", query, (None, dim), copy=False)
     interaction = as_array("U", U, (dim, dim), copy=False)
-    values = np.eye(dim) if V is None else as_array("V", V, ("d_out", dim), copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
         tilts = z @ interaction.T
         if not is_finite(2.0 * tilts):
             raise ValueError("query: expected a finite tilt 2 U z, got one that overflows")
     centered = GaussianMixture(mixture.weights, mixture.means - mixture.mean, mixture.covariances)
-    return centered, tilts, values
+    return centered, tilts
 
 
 def _log_growth(mixture: GaussianMixture, tilts: FloatArray) -> FloatArray:
@@ -368,8 +396,7 @@ def _scaled(values: FloatArray, log_factor: FloatArray) -> FloatArray:
         raise ValueError("V: expected an output of finite size, got one that overflows")
     with np.errstate(over="ignore", divide="ignore"):
         size = np.exp(np.log(np.abs(values)) + log_factor)
-    scaled: FloatArray = np.where(values == 0.0, 0.0, np.copysign(size, values))
-    return scaled
+    return np.where(values == 0.0, 0.0, np.copysign(size, values))
 
 
 def _check_1d(name: str, mixture: GaussianMixture) -> None:
@@ -415,37 +442,66 @@ def _as_lengths(lengths: ArrayLike) -> FloatArray:
     return counts
 
 
+class _TokenMeans(NamedTuple):
+    """Expectations over one token of functions of u = s e^(t x), on the grid of log s."""
+
+    survival: FloatArray  # E e^-u
+    missing: FloatArray  # 1 - E e^-u
+    weight_squared: FloatArray  # E u^2 e^-u
+    error: FloatArray  # E y u e^-u
+    error_squared: FloatArray  # E y^2 u^2 e^-u
+
+    @property
+    def log_survival(self) -> FloatArray:
+        """Logarithm of M = E e^-u; where M underflows, so does all that it multiplies."""
+        near_one = np.log1p(-np.minimum(self.missing, 0.5))
+        with np.errstate(divide="ignore"):
+            log_m = np.where(self.missing < 0.5, near_one, np.log(self.survival))
+        return np.maximum(log_m, -1e150)
+
+
 def _error_of_tilt(
     mixture: GaussianMixture, tilt: float, reference: float, counts: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Mean and mean square of the error, and participation, for one tilt and all lengths."""
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and mean square of the error for one tilt and all lengths."""
+    with np.errstate(over="ignore", invalid="ignore"):  # squared deviations: judged by the caller
+        token = _token_means(mixture, tilt, reference, counts)
+        log_m = token.log_survival[:, None]
+        others = np.exp((counts - 1.0) * log_m)
+        log_pair = 2.0 * np.log(np.maximum(np.abs(token.error), 1e-300))[:, None]
+        pairs = np.exp(np.maximum(counts - 2.0, 0.0) * log_m + log_pair)
+        mean = counts * (token.error @ others)
+        mean_square = counts * (token.error_squared @ others)
+        mean_square += counts * (counts - 1.0) * pairs.sum(axis=0)
+    return _LOG_STEP * mean, _LOG_STEP * mean_square
+
+
+def _participation_of_tilt(mixture: GaussianMixture, tilt: float, counts: FloatArray) -> FloatArray:
+    with np.errstate(over="ignore", invalid="ignore"):  # the deviations, not used here
+        token = _token_means(mixture, tilt, 0.0, counts)
+    others = np.exp((counts - 1.0) * token.log_survival[:, None])
+    return _LOG_STEP * counts * (token.weight_squared @ others)
+
+
+def _token_means(
+    mixture: GaussianMixture, tilt: float, reference: float, counts: FloatArray
+) -> _TokenMeans:
+    """Average over a token of the mixture, on a grid of log s that holds all that matters."""
     log_length = float(np.log(counts.max()))
     _check_span("tilts", mixture, abs(tilt))
-    tokens = [
+    rules = [
         _token_nodes(weight, mean, np.sqrt(variance), tilt, log_length)
         for weight, [mean], [[variance]] in zip(
             mixture.weights, mixture.means, mixture.covariances, strict=True
         )
     ]
-    exponents = tilt * np.array([x[[0, -1]] for x, _ in tokens])
+    exponents = tilt * np.array([x[[0, -1]] for x, _ in rules])
     # below, L^2 s^2 E[e^(2tx)] and L s E[e^(tx)] are negligible; above, all tokens have u > 50
     low = -min(0.5 * float(mixture.cgf([2.0 * tilt])), exponents.max()) - log_length - _CUT
     high = 4.0 - exponents.min()
     log_s = _LOG_STEP * np.arange(np.floor(low / _LOG_STEP), np.ceil(high / _LOG_STEP) + 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # squared deviations: judged by the caller
-        parts = [_token_expectations(log_s, tilt, x, p, reference) for x, p in tokens]
-        survival, missing, doubled, linear, squares = np.sum(parts, axis=0)
-        with np.errstate(divide="ignore"):
-            log_m = np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), np.log(survival))
-        # where M or the linear term underflows, so does all that it multiplies
-        log_m = np.maximum(log_m, -1e150)[:, None]
-        log_pair = 2.0 * np.log(np.maximum(np.abs(linear), 1e-300))[:, None]
-        others = np.exp((counts - 1.0) * log_m)
-        pairs = np.exp(np.maximum(counts - 2.0, 0.0) * log_m + log_pair)
-        mean = counts * (linear @ others)
-        mean_square = counts * (squares @ others) + counts * (counts - 1.0) * pairs.sum(axis=0)
-        participation = counts * (doubled @ others)
-    return _LOG_STEP * mean, _LOG_STEP * mean_square, _LOG_STEP * participation
+    parts = [_component_means(log_s, tilt, x, p, reference) for x, p in rules]
+    return _TokenMeans(*np.sum(parts, axis=0))
 
 
 def _token_nodes(
@@ -465,28 +521,32 @@ def _token_nodes(
     return mean + (-deviation if tilt < 0 else deviation) * g, p
 
 
-def _token_expectations(
+def _component_means(
     log_s: FloatArray, tilt: float, x: FloatArray, p: FloatArray, reference: float
-) -> FloatArray:
-    """One component's part of E of e^-u, 1 - e^-u, u^2 e^-u, y u e^-u, y^2 u^2 e^-u, shape (5, n)."""
+) -> _TokenMeans:
+    """One component's part of the token's averages, by nodes x of weights p."""
     y = x - reference
-    weights = (p, p, p, p * y, p * y * y)
     spacing = tilt * (x[-1] - x[0]) / max(len(x) - 1, 1)
     if len(x) > 1 and np.isclose(spacing, _LOG_STEP, rtol=1e-9):
         # log s and t x have the same step, so log s + t x takes few values: a correlation
         exponents = log_s[0] + tilt * x[0] + _LOG_STEP * np.arange(len(log_s) + len(x) - 1)
-        kernels = _kernels(exponents)
-        return np.stack(
-            [np.correlate(k, w, "valid") for k, w in zip(kernels, weights, strict=True)]
-        )
-    kernels = _kernels(log_s[:, None] + tilt * x)
-    return np.stack([k @ w for k, w in zip(kernels, weights, strict=True)])
 
+        def average(function: FloatArray, weights: FloatArray) -> FloatArray:
+            return np.correlate(function, weights, "valid")
+    else:
+        exponents = log_s[:, None] + tilt * x
 
-def _kernels(exponents: FloatArray) -> tuple[FloatArray, ...]:
-    """Return the five functions of u = exp(exponents) that `_token_expectations` averages."""
+        def average(function: FloatArray, weights: FloatArray) -> FloatArray:
+            return function @ weights
+
     u = np.exp(np.minimum(exponents, 700.0))
-    survival = np.exp(-u)
-    first = u * survival
+    decay = np.exp(-u)
+    first = u * decay
     second = u * first
-    return survival, -np.expm1(-u), second, first, second
+    return _TokenMeans(
+        survival=average(decay, p),
+        missing=average(-np.expm1(-u), p),
+        weight_squared=average(second, p),
+        error=average(first, p * y),
+        error_squared=average(second, p * y * y),
+    )

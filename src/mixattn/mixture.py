@@ -18,8 +18,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 
-from mixattn._threads import slices, thread_map
-from mixattn._validation import (
+from mixattn._checks import (
     FloatArray,
     Frozen,
     as_array,
@@ -28,9 +27,10 @@ from mixattn._validation import (
     as_integer,
     as_scalar,
     as_weights,
-    freeze,
+    frozen,
     is_finite,
 )
+from mixattn._parallel import slices, thread_map
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -81,11 +81,8 @@ class GaussianMixture(Frozen):
         pi = as_weights("weights", weights)
         m = as_array("means", means, (len(pi), "d"))
         gamma = _as_covariances(covariances, *m.shape)
-        set_field = object.__setattr__
-        set_field(self, "weights", freeze(pi))
-        set_field(self, "means", freeze(m))
-        set_field(self, "covariances", freeze(gamma))
-        set_field(self, "shared_covariance", bool((gamma == gamma[0]).all()))
+        shared = bool((gamma == gamma[0]).all())
+        self._set(weights=pi, means=m, covariances=gamma, shared_covariance=shared)
 
     def __repr__(self) -> str:
         """Dimensions, not entries."""
@@ -110,15 +107,21 @@ class GaussianMixture(Frozen):
     @property
     def covariance(self) -> FloatArray:
         """Covariance within plus between components, shape (d, d)."""
-        centered = self.means - self.mean
-        between: FloatArray = (centered.T * self.weights) @ centered
-        return self._mean_covariance + between
+        return self._mean_covariance + self._spread(self.means - self.mean)
 
     @property
     def second_moment(self) -> FloatArray:
         r"""Second moment :math:`E[X X^\top]`, shape (d, d)."""
-        between: FloatArray = (self.means.T * self.weights) @ self.means
-        return self._mean_covariance + between
+        return self._mean_covariance + self._spread(self.means)
+
+    def _spread(self, points: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            spread = (points.T * self.weights) @ points
+        if not is_finite(spread):
+            raise ValueError(
+                "means: expected means whose squares are finite numbers, got too large"
+            )
+        return spread
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[FloatArray, NDArray[np.intp]]:
         """Draw `n` independent points and the components that they came from.
@@ -161,8 +164,7 @@ class GaussianMixture(Frozen):
             If a component of positive weight has a singular covariance: there is no density.
         """
         log_terms, _ = self._log_weighted_densities(x)
-        value: FloatArray = logsumexp(log_terms, axis=-1)
-        return value
+        return logsumexp(log_terms, axis=-1)
 
     def posterior(self, x: ArrayLike) -> FloatArray:
         """Probability of each component given `x`, shape (..., M).
@@ -170,8 +172,7 @@ class GaussianMixture(Frozen):
         Raises `ValueError` as `log_density` does.
         """
         log_terms, _ = self._log_weighted_densities(x)
-        posterior: FloatArray = softmax(log_terms, axis=-1)
-        return posterior
+        return softmax(log_terms, axis=-1)
 
     def score(self, x: ArrayLike) -> FloatArray:
         r"""Score :math:`\nabla \log p(x)`, shape (..., d).
@@ -179,8 +180,7 @@ class GaussianMixture(Frozen):
         Raises `ValueError` as `log_density` does.
         """
         log_terms, pulls = self._log_weighted_densities(x)
-        score: FloatArray = -np.einsum("...k,...kd->...d", softmax(log_terms, axis=-1), pulls)
-        return score
+        return -np.einsum("...k,...kd->...d", softmax(log_terms, axis=-1), pulls)
 
     def add_noise(self, variance: float) -> GaussianMixture:
         r"""Law of :math:`X + \varepsilon`, :math:`\varepsilon \sim \mathcal N(0, v I)`.
@@ -241,31 +241,29 @@ class GaussianMixture(Frozen):
 
     @cached_property
     def _mean_covariance(self) -> FloatArray:
-        mean: FloatArray = self.covariances[0]
-        if not self.shared_covariance:
-            mean = np.tensordot(self.weights, self.covariances, axes=1)
-        return mean
+        if self.shared_covariance:
+            return self.covariances[0]
+        return frozen(np.tensordot(self.weights, self.covariances, axes=1))
 
     @cached_property
     def _log_weights(self) -> FloatArray:
         with np.errstate(divide="ignore"):
-            logs: FloatArray = np.log(self.weights)
-        return logs
+            return frozen(np.log(self.weights))
 
     @cached_property
-    def _roots(self) -> list[FloatArray]:
+    def _roots(self) -> tuple[FloatArray, ...]:
         """One factor F a component with F F^T the covariance, singular ones included."""
         roots = []
         for covariance in self.covariances:
             eigenvalues, vectors = np.linalg.eigh(covariance)
             roots.append(vectors * np.sqrt(np.maximum(eigenvalues, 0.0)))
-        return roots
+        return frozen(tuple(roots))
 
     @cached_property
-    def _cholesky_factors(self) -> dict[int, FloatArray]:
-        """Lower factors of the components of positive weight."""
-        factors = {}
-        for k in np.flatnonzero(self.weights > 0):
+    def _cholesky_factors(self) -> tuple[tuple[int, FloatArray], ...]:
+        """Components of positive weight and their lower factors."""
+        factors = []
+        for k in map(int, np.flatnonzero(self.weights > 0)):
             eigenvalues = np.linalg.eigvalsh(self.covariances[k])
             if eigenvalues[0] <= self.dim * np.finfo(float).eps * eigenvalues[-1]:
                 raise ValueError(
@@ -274,8 +272,8 @@ class GaussianMixture(Frozen):
                     "expected positive definite covariances: add noise first, "
                     "mixture.add_noise(variance)"
                 )
-            factors[int(k)] = np.linalg.cholesky(self.covariances[k])
-        return factors
+            factors.append((k, np.linalg.cholesky(self.covariances[k])))
+        return frozen(tuple(factors))
 
     def _log_weighted_densities(self, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """log(pi_k p_k(x)), shape (..., M), and Gamma_k^-1 (x - m_k), shape (..., M, d)."""
@@ -284,7 +282,7 @@ class GaussianMixture(Frozen):
         log_terms = np.full((len(points), self.n_components), -np.inf)
         pulls = np.zeros((len(points), self.n_components, self.dim))
         with np.errstate(over="ignore", invalid="ignore"):
-            for k, factor in self._cholesky_factors.items():
+            for k, factor in self._cholesky_factors:
                 centered = points - self.means[k]
                 pulls[:, k] = scipy.linalg.cho_solve((factor, True), centered.T).T
                 log_terms[:, k] = (
@@ -330,7 +328,7 @@ class GaussianMixture(Frozen):
         The mean and the mean covariance are taken out first: what is common cancels in the
         softmax, and left in it would cost the digits that the differences need.
         """
-        logits: FloatArray = self._log_weights[:, None] + (self.means - self.mean) @ t.T
+        logits = self._log_weights[:, None] + (self.means - self.mean) @ t.T
         if not self.shared_covariance:
             excess = self.covariances - self._mean_covariance
             logits += 0.5 * np.einsum("ni,kni->kn", t, t @ excess)
@@ -338,16 +336,14 @@ class GaussianMixture(Frozen):
 
     def _cgf(self, t: FloatArray) -> FloatArray:
         common = t @ self.mean + 0.5 * np.einsum("ni,ni->n", t, t @ self._mean_covariance)
-        value: FloatArray = common + logsumexp(self._relative_logits(t), axis=0)
-        return value
+        return common + logsumexp(self._relative_logits(t), axis=0)
 
     def _gates(self, t: FloatArray) -> FloatArray:
-        gates: FloatArray = softmax(self._relative_logits(t), axis=0).T
-        return gates
+        return softmax(self._relative_logits(t), axis=0).T
 
     def _tilted_mean(self, t: FloatArray) -> FloatArray:
         gates = self._gates(t)
-        mean: FloatArray = gates @ self.means
+        mean = gates @ self.means
         if self.shared_covariance:
             mean += t @ self.covariances[0]
         else:
@@ -358,7 +354,7 @@ class GaussianMixture(Frozen):
         gates = self._gates(t)
         centers = self.means[:, None] + t @ self.covariances
         centers -= np.einsum("nk,kni->ni", gates, centers)
-        covariance: FloatArray = np.tensordot(gates, self.covariances, axes=1)
+        covariance = np.tensordot(gates, self.covariances, axes=1)
         centers *= np.sqrt(gates.T)[..., None]
         covariance += np.einsum("kni,knj->nij", centers, centers)
         return covariance

@@ -4,8 +4,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from mixattn import landscape as ls
-from mixattn.lda import (
+from mixattn.classification import landscape as ls
+from mixattn.classification.risk import (
     AttentionParams,
     EffectiveParams,
     LDATask,

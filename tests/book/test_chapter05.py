@@ -16,7 +16,7 @@ from mixattn import (
     risk_gradient,
     risk_hessian,
 )
-from mixattn.landscape import E1_point, E2_point, lift
+from mixattn.classification.landscape import E1_point, E2_point, lift
 
 DATA = json.loads(make_data_ch05.PATH.read_text("utf-8"))
 KINDS = {"effective": EffectiveParams, "attention": AttentionParams}

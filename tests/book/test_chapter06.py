@@ -9,7 +9,7 @@ from scipy import integrate
 from scipy.special import expit, log_expit
 
 from mixattn import AttentionParams, excess_risk, risk_gradient
-from mixattn.krylov import figure45_starts
+from mixattn.classification.krylov import figure45_starts
 
 DATA = json.loads(make_data_ch06.DATA.read_text("utf-8"))
 STARTS = {"figure 4": 1, "figure 5": 2}

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from mixattn import GaussianMixture, Head, ResidualMultiHead
-from mixattn.in_context_risk import (
+from mixattn.denoising.in_context import (
     EffectiveLayer,
     ResidualParams,
     distances_to_solutions,
     excess_by_task,
 )
-from mixattn.in_context_training import train_in_context, train_in_context_online
+from mixattn.denoising.in_context_training import train_in_context, train_in_context_online
 
 STORED = json.loads((tool.DATA / "ch12_training.json").read_text("utf-8"))
 TRAIN, HELD_OUT = tool.tasks()

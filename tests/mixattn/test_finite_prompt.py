@@ -402,3 +402,20 @@ def test_errors_too_large_to_square_are_refused():
     np.testing.assert_allclose(
         exact_participation_1d(far, [0.5], [10]), exact_participation_1d(STANDARD, [0.5], [10])
     )
+
+
+@pytest.mark.parametrize("function", [finite_prompt_covariance, finite_prompt_bias])
+def test_the_value_matrix_has_no_default(function):
+    law = GaussianMixture([1.0], [[0.0]], [[1.0]])
+    with pytest.raises(ValueError, match=r"^V: expected real numbers of shape \(d_out, 1\)"):
+        function(law, [0.5], [[1.0]], None, 10)
+
+
+def test_participation_of_far_tokens_needs_no_deviation():
+    far = GaussianMixture([0.5, 0.5], [[0.0], [1e200]], [[0.0]])
+    near = GaussianMixture([0.5, 0.5], [[0.0], [1.0]], [[0.0]])
+    np.testing.assert_allclose(
+        exact_participation_1d(far, [1e-200], [3, 10]),
+        exact_participation_1d(near, [1.0], [3, 10]),
+        rtol=1e-12,
+    )

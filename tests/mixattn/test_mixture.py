@@ -1,5 +1,9 @@
 """The mixture against independent routes: mpmath, SciPy, differences, simulation."""
 
+import copy
+import dataclasses
+import pickle
+
 import mpmath
 import numpy as np
 import pytest
@@ -304,3 +308,27 @@ def test_dimension_and_number_of_components(rng):
     assert repr(mixture) == "GaussianMixture(n_components=3, dim=4)"
     shared = random_mixture(rng, 4, 3, shared=True)
     assert repr(shared) == "GaussianMixture(n_components=3, dim=4, shared_covariance=True)"
+
+
+@pytest.mark.parametrize("name", ["covariance", "second_moment"])
+def test_moments_that_overflow_are_refused(name):
+    far = GaussianMixture([0.5, 0.5], [[1e200, 0.0], [0.0, 1.0]], np.eye(2))
+    with pytest.raises(ValueError, match="means: expected means whose squares are finite"):
+        getattr(far, name)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_cached_factors_are_read_only_in_copies_too(copied):
+    mixture = GaussianMixture([0.4, 0.6], [[1.0, 0.0], [0.0, 2.0]], [np.eye(2), 2 * np.eye(2)])
+    mixture.log_density([0.0, 0.0])
+    mixture.sample(1, np.random.default_rng(0))
+    mixture.gates([0.1, 0.2])
+    for law in (mixture, copied(mixture)):
+        cached = [law._mean_covariance, law._log_weights, *law._roots]
+        cached += [factor for _, factor in law._cholesky_factors]
+        for array in [law.weights, law.means, law.covariances, *cached]:
+            assert not array.flags.writeable
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            law.weights = np.ones(2)

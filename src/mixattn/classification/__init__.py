@@ -1,0 +1,1 @@
+"""Classification by one head (section 3): task, risk, landscape, gradient flow."""

@@ -1,0 +1,1 @@
+"""Denoising by softmax attention (section 4): task, error of gated maps, constructions, training."""

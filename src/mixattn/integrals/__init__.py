@@ -1,0 +1,1 @@
+"""Integrals over Gaussian laws: rules on a line, softmax gates, whole mixtures."""

@@ -1,0 +1,214 @@
+"""Gradients by finite differences; training against the minima that theory gives."""
+
+import numpy as np
+import pytest
+
+from mixattn import (
+    DenoisingTask,
+    GaussianMixture,
+    Head,
+    MultiHead,
+    best_affine_denoiser,
+    best_linear_denoiser,
+    best_single_head,
+    excess_risk_gradient,
+    random_heads,
+    train_quasi_newton,
+    train_sgd,
+    two_head_denoiser,
+)
+from mixattn.denoising.training import _BatchGradient
+
+FIGURE_2 = DenoisingTask(GaussianMixture([0.5, 0.5], [[3.0, 0.0], [0.0, 3.0]], np.eye(2)), 4.0)
+
+
+def random_task(dim, n_components, seed):
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((dim, dim)) / np.sqrt(dim)
+    return DenoisingTask(
+        GaussianMixture(
+            rng.dirichlet(np.ones(n_components)),
+            rng.standard_normal((n_components, dim)),
+            root @ root.T,
+        ),
+        0.7,
+    )
+
+
+def moved(denoiser, dU, dV, size):
+    return MultiHead(
+        [
+            Head(head.U + size * u, head.V + size * v)
+            for head, u, v in zip(denoiser.heads, dU, dV, strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("dim", "n_components", "n_heads"),
+    [(1, 2, 1), (2, 2, 2), (2, 2, 3), (3, 2, 1), (5, 2, 2), (4, 2, 3), (2, 3, 2), (4, 1, 2)],
+)
+def test_gradient_by_finite_differences(dim, n_components, n_heads):
+    task = random_task(dim, n_components, 10 * dim + n_heads)
+    rng = np.random.default_rng(0)
+    denoiser = random_heads(dim, n_heads, rng)
+    value, grad_U, grad_V = excess_risk_gradient(task, denoiser)
+    assert value == pytest.approx(task.excess_risk(denoiser), rel=1e-12)
+    assert grad_U.shape == grad_V.shape == (n_heads, dim, dim)
+    h = 1e-4
+    for _ in range(2):
+        dU, dV = rng.standard_normal((2, n_heads, dim, dim))
+        slope = np.sum(grad_U * dU) + np.sum(grad_V * dV)
+        risks = [task.excess_risk(moved(denoiser, dU, dV, k * h)) for k in (-2, -1, 1, 2)]
+        numeric = (risks[0] - 8 * risks[1] + 8 * risks[2] - risks[3]) / (12 * h)
+        assert slope == pytest.approx(numeric, rel=1e-7, abs=1e-7 * value)
+
+
+def test_gradient_vanishes_at_the_bayes_denoiser():
+    _, grad_U, grad_V = excess_risk_gradient(FIGURE_2, two_head_denoiser(FIGURE_2))
+    assert max(np.abs(grad_U).max(), np.abs(grad_V).max()) < 1e-13
+
+
+@pytest.mark.parametrize("n_components", [1, 2, 3])
+def test_batch_gradient_averages_to_the_exact_one(n_components):
+    task = random_task(3, n_components, 3)
+    denoiser = random_heads(3, 2, np.random.default_rng(1))
+    U, V = (np.stack([getattr(h, name) for h in denoiser.heads]) for name in "UV")
+    batch_gradient = _BatchGradient(task)
+    draws = []
+    for seed in range(40):
+        z, _ = task.noisy.sample(2000, np.random.default_rng(seed))
+        draws.append(np.stack(batch_gradient(U, V, z, task.bayes_denoiser(z))))
+    draws = np.array(draws)
+    _, *exact = excess_risk_gradient(task, denoiser)
+    deviation = (draws.mean(axis=0) - np.stack(exact)) / (draws.std(axis=0) / np.sqrt(40))
+    assert np.abs(deviation).max() < 5.0
+
+
+@pytest.mark.claim("F2")
+def test_quasi_newton_reaches_the_bayes_denoiser():
+    run = train_quasi_newton(FIGURE_2, 2, seed=1)
+    assert run.status == "below target"
+    assert run.seed == 1
+    assert run.excess_risk[0] > 1.0
+    assert run.excess_risk[-1] <= 1e-20
+    assert len(run.steps) == len(run.excess_risk)
+    assert FIGURE_2.excess_risk(run.denoiser) == pytest.approx(run.excess_risk[-1], rel=1e-6)
+    assert np.all(np.diff(run.excess_risk) <= 0)
+
+
+def test_quasi_newton_stops_at_its_limit_or_where_the_gradient_vanishes():
+    run = train_quasi_newton(FIGURE_2, 2, seed=0, max_steps=3)
+    assert run.status == "step limit"
+    zero = MultiHead([Head(np.zeros((2, 2)), np.zeros((2, 2)))])
+    one_head = train_quasi_newton(FIGURE_2, initial=zero, max_steps=400)
+    assert one_head.seed is None
+    assert one_head.status == "stationary"
+
+
+def test_quasi_newton_in_high_dimension():
+    rng = np.random.default_rng(0)
+    means = rng.standard_normal((2, 20))
+    means *= 3.0 / np.linalg.norm(means, axis=1, keepdims=True)
+    task = DenoisingTask(GaussianMixture([0.5, 0.5], means, np.eye(20)), 1.0)
+    run = train_quasi_newton(task, 1, seed=0, max_steps=40)
+    assert run.excess_risk[-1] < 0.05 * run.excess_risk[0]
+
+
+@pytest.mark.claim("F2")
+def test_sgd_learns_and_is_reproducible():
+    run = train_sgd(FIGURE_2, 2, seed=0, n_steps=3000, record_every=500)
+    assert run.status == "step limit"
+    np.testing.assert_array_equal(run.steps, np.arange(0, 3001, 500))
+    assert run.excess_risk[-1] < 0.05
+    again = train_sgd(FIGURE_2, 2, seed=0, n_steps=3000, record_every=500)
+    np.testing.assert_array_equal(run.excess_risk, again.excess_risk)
+
+
+def test_sgd_clips_the_gradient():
+    start = random_heads(2, 2, np.random.default_rng(3), scale=3.0)
+    run = train_sgd(
+        FIGURE_2, initial=start, seed=0, n_steps=1, record_every=1, step_size=1e-3, clip_norm=10.0
+    )
+    length = np.sqrt(
+        sum(
+            np.sum((after.U - before.U) ** 2) + np.sum((after.V - before.V) ** 2)
+            for after, before in zip(run.denoiser.heads, start.heads, strict=True)
+        )
+    )
+    assert length == pytest.approx(1e-2, rel=1e-9)
+
+
+@pytest.mark.claim("T4.1.one", "T4.1.affine")
+def test_best_single_head_of_figure_2():
+    fit = best_single_head(FIGURE_2, n_starts=5, seed=0)
+    assert 0.0300 < fit.excess_risk <= 0.0301
+    assert fit.n_agreeing >= 3
+    assert len(fit.runs) == 5
+    assert repr(fit).startswith("SingleHeadFit(excess_risk=0.0300612")
+    assert "status=" in repr(fit.runs[0])
+    assert fit.excess_risk == pytest.approx(FIGURE_2.excess_risk(fit.head), rel=1e-9)
+    assert [run.excess_risk[-1] for run in fit.runs] == sorted(
+        run.excess_risk[-1] for run in fit.runs
+    )
+
+
+@pytest.mark.claim("T4.1.one")
+def test_best_single_head_is_exact_only_at_equal_variances():
+    def excess(xi2):
+        mixture = GaussianMixture([0.5, 0.5], [[3.0, 0.0], [0.0, 3.0]], np.eye(2))
+        return best_single_head(DenoisingTask(mixture, xi2), n_starts=3).excess_risk
+
+    assert excess(1.0) < 1e-25
+    assert min(excess(0.5), excess(2.0)) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: train_quasi_newton(FIGURE_2, 2), "seed: expected a seed"),
+        (lambda: train_quasi_newton(FIGURE_2, 0, seed=1), "n_heads: expected an integer >= 1"),
+        (lambda: train_quasi_newton(FIGURE_2, seed=-1), "seed: expected an integer >= 0"),
+        (
+            lambda: train_quasi_newton(FIGURE_2, initial=Head(np.eye(2), np.eye(2))),
+            "denoiser: expected a MultiHead, got Head",
+        ),
+        (lambda: train_sgd(FIGURE_2, seed=0, step_size=0.0), "step_size: expected a number > 0"),
+        (lambda: train_sgd(FIGURE_2, seed=0, batch_size=0), "batch_size: expected an integer >= 1"),
+        (lambda: best_single_head("task"), "task: expected a DenoisingTask, got str"),
+        (lambda: best_single_head(FIGURE_2, n_starts=0), "n_starts: expected an integer >= 1"),
+        (
+            lambda: excess_risk_gradient(
+                DenoisingTask(
+                    GaussianMixture([0.5, 0.5], np.eye(2), [np.eye(2), 2 * np.eye(2)]), 1.0
+                ),
+                random_heads(2, 1, np.random.default_rng(0)),
+            ),
+            "task: training expects components of one covariance",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: random_heads(2, None, np.random.default_rng(0)), "^n_heads: expected an integer"),
+        (lambda: random_heads("x", 2, np.random.default_rng(0)), "^dim: expected an integer"),
+        (lambda: random_heads(2, 2, None), "^rng: expected a numpy.random.Generator"),
+        (lambda: best_linear_denoiser(None), "^task: expected a DenoisingTask, got NoneType"),
+        (lambda: best_affine_denoiser("x"), "^task: expected a DenoisingTask, got str"),
+        (
+            lambda: train_quasi_newton(
+                FIGURE_2, seed=0, initial=random_heads(2, 2, np.random.default_rng(0))
+            ),
+            "^seed: expected a seed or an initial MultiHead, got both",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
