@@ -121,8 +121,8 @@ function mount(parts, model, el) {
     views.push(made);
     return made;
   };
-  stage.plane = ({ x, y, aspect }) => addView({ x, y, aspect, equal: true });
-  stage.chart = ({ x, y, axes, aspect = 1.5 }) => addView({ x, y, axes, aspect });
+  stage.plane = ({ x, y, aspect, narrow }) => addView({ x, y, aspect, narrow, equal: true });
+  stage.chart = ({ x, y, axes, aspect = 1.5, narrow }) => addView({ x, y, axes, aspect, narrow });
   stage.handle = (on, options) => {
     const made = handle(on, options);
     placed.push(made);

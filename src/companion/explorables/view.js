@@ -27,13 +27,14 @@ export function ticks(low, high) {
 /**
  * x, y: the window, [low, high] each.
  * equal: units of both axes alike (a plane); the window then grows on one side to fill the box.
- * axes: { x: label, y: label } draws ticks and names (a chart). aspect: width / height of the box.
+ * axes: { x: label, y: label } draws ticks and names (a chart); xTicks, yTicks: [[value, text], ...]
+ * where round numbers will not do. aspect: width / height of the box; narrow: the same on a phone.
  */
-export function view(host, { x, y, equal = false, axes, aspect = 4 / 3, redraw }) {
+export function view(host, { x, y, equal = false, axes, aspect = 4 / 3, narrow = Math.max(1, Math.min(aspect, 1.1)), redraw }) {
   const canvas = element("canvas", { "aria-hidden": "true" });
   const svg = element("svg", { role: "img" });
   const layer = element("div", { class: "mx-handles" });
-  const box = element("div", { class: "mx-view", style: `--mx-aspect:${aspect}` }, canvas, svg, layer);
+  const box = element("div", { class: "mx-view", style: `--mx-aspect:${aspect};--mx-narrow:${narrow}` }, canvas, svg, layer);
   host.append(box);
   const pad = axes ? { left: 46, right: 12, top: 12, bottom: 40 } : { left: 0, right: 0, top: 0, bottom: 0 };
   const grid = svg.appendChild(element("g", { class: "mx-axes" }));
@@ -58,12 +59,12 @@ export function view(host, { x, y, equal = false, axes, aspect = 4 / 3, redraw }
       rule(`M${l},${oy}H${r}M${ox},${t}V${b}`, "mx-rule");
       return;
     }
-    for (const [value, text] of ticks(...self.x)) {
+    for (const [value, text] of axes.xTicks ?? ticks(...self.x)) {
       const [at] = self.px([value, 0]);
       rule(`M${at},${t}V${b}`, "mx-rule");
       say(text, { x: at, y: b + 16, "text-anchor": "middle" });
     }
-    for (const [value, text] of ticks(...self.y)) {
+    for (const [value, text] of axes.yTicks ?? ticks(...self.y)) {
       const [, at] = self.px([0, value]);
       rule(`M${l},${at}H${r}`, "mx-rule");
       say(text, { x: l - 6, y: at + 4, "text-anchor": "end" });
