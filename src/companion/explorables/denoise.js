@@ -39,22 +39,37 @@ function bestScale(task, { nodes, weights }, sharpness) {
   return top / bottom;
 }
 
-/** The best of these heads: {sharpness, scale, excess}. A scan for the valley, then golden sections. */
+/**
+ * The best of these heads: {sharpness, scale, excess}. A scan of the sharpness for the valley; then the
+ * zero of the slope in it, by false positions (Illinois).
+ */
 export function bestHead(task, rule, low = 0.3, high = 6) {
-  const value = (q) => headExcess(task, rule, Math.exp(q), bestScale(task, rule, Math.exp(q)));
-  const [from, to] = [Math.log(low), Math.log(high)];
-  const scan = Array.from({ length: 13 }, (_, i) => from + ((to - from) * i) / 12);
-  const heights = scan.map(value);
+  const { delta, c } = task;
+  const bayes = bayesAlong(task);
+  const slope = (sharpness) => {
+    const scale = bestScale(task, rule, sharpness);
+    const unit = headAlong(task, sharpness, 1);
+    return rule.nodes.reduce((sum, t, i) => {
+      const turn = t + ((delta * delta * t) / c) / Math.cosh((sharpness * delta * t) / c) ** 2;
+      return sum + rule.weights[i] * (scale * unit(t) - bayes(t)) * scale * turn;
+    }, 0);
+  };
+  const scan = Array.from({ length: 13 }, (_, i) => low * (high / low) ** (i / 12));
+  const heights = scan.map((q) => headExcess(task, rule, q, bestScale(task, rule, q)));
   const k = heights.indexOf(Math.min(...heights));
   let [l, r] = [scan[Math.max(k - 1, 0)], scan[Math.min(k + 1, 12)]];
-  const cut = (Math.sqrt(5) - 1) / 2;
-  let [m, n] = [r - cut * (r - l), l + cut * (r - l)];
-  let [u, v] = [value(m), value(n)];
-  while (r - l > 1e-7) {
-    if (u < v) [r, n, v, m] = [n, m, u, n - cut * (n - l)], (u = value(m));
-    else [l, m, u, n] = [m, n, v, m + cut * (r - m)], (v = value(n));
+  let [u, v] = [slope(l), slope(r)];
+  let sharpness = u * v < 0 ? r : scan[k];
+  for (let n = 0; n < 60 && u * v < 0 && l !== r; n++) {
+    const next = (l * v - r * u) / (v - u);
+    const w = slope(next);
+    if (Math.abs(next - sharpness) < 1e-13) break;
+    sharpness = next;
+    if (w === 0) break;
+    if (w * v < 0) [l, u] = [r, v];
+    else u /= 2;
+    [r, v] = [next, w];
   }
-  const sharpness = Math.exp((l + r) / 2);
   const scale = bestScale(task, rule, sharpness);
   return { sharpness, scale, excess: headExcess(task, rule, sharpness, scale) };
 }
@@ -87,21 +102,21 @@ function langevin(v) {
 const langevinSlope = (v) => (v < 1e-2 ? (2 * v) / 3 : v > 20 ? 1 : 1 / Math.tanh(v) - v / Math.sinh(v) ** 2);
 
 const NEAR = 0.01; // arrived: this far from the limit, in units of delta
-const LONGEST = 5000;
+export const LONGEST = 5000;
 
-/** Iterates from a start to its limit: {path, limit, steps}, steps = null where they are too many. */
-export function iterate(map, start, delta) {
-  const top = fixedPoint(map.lambda);
-  const limit = Math.sign(start[1]) * top;
+/**
+ * Iterates from a start: the first `shown` of them, the limit of u, and the number of steps after which
+ * the distance from the limit is 1 % of delta (LONGEST where it takes longer).
+ */
+export function iterate(map, [across, u], delta, shown) {
+  const limit = Math.sign(u) * fixedPoint(map.lambda);
   const next = step(map);
-  const path = [start];
-  let steps = null;
-  for (let n = 0, at = start; n <= LONGEST; n++, at = next(at)) {
-    if (n) path.push(at);
-    if (Math.hypot(at[0] / delta, at[1] - limit) <= NEAR) {
-      steps = n;
-      break;
-    }
+  const path = [];
+  let [at, steps] = [[across, u], LONGEST];
+  for (let n = 0; n < (steps < LONGEST ? shown : LONGEST); n++) {
+    if (n < shown) path.push(at);
+    if (steps === LONGEST && Math.hypot(at[0] / delta, at[1] - limit) <= NEAR) steps = n;
+    at = next(at);
   }
   return { path, limit, steps };
 }

@@ -2,7 +2,7 @@
 // minimizers, and the gradient flow of what is drawn from wherever the ball is dropped.
 import { flow, lawOnNodes, reduced } from "./logistic.js";
 import { figure } from "./stage.js";
-import { format, formatPoint, setAttributes } from "./dom.js";
+import { format, formatPoint, reducedMotion, setAttributes } from "./dom.js";
 
 let kept = {}; // the law of the prior that was asked for last, and the paths in it
 function lawOf({ prior, means, variance, rule }) {
@@ -30,9 +30,13 @@ const familyOf = (path) => (Math.abs(path.at(-1).at[0]) < Math.abs(path.at(-1).a
 
 export function derive(state) {
   const { w, b, excess, gradient } = reduced(lawOf(state), state.ball);
+  return { w, b, excess, gradient };
+}
+
+/** Where the ball comes to rest: [r, s], the time it took, and the family. */
+export function ending(state) {
   const path = pathOf(state, state.ball);
-  const last = path.at(-1);
-  return { w, b, excess, gradient, end: last.at, time: last.t, left: last.excess, family: familyOf(path) };
+  return { end: path.at(-1).at, time: path.at(-1).t, family: familyOf(path) };
 }
 
 /** Where the ball is after the share `s` of its way; clock and risk run on a log scale between points. */
@@ -59,21 +63,24 @@ function power(x) {
   return lead === "10" ? `10${raised(n + 1)}` : lead === "1" ? `10${raised(n)}` : `${lead} × 10${raised(n)}`;
 }
 
-function sentence(state, { end, time, family, excess }) {
+function sentence(state, { excess }) {
   if (state.rolled === 0) {
     return `At (r, s) = ${formatPoint(state.ball)} the excess risk is ${power(excess)}. Seen from the side, this row is a bowl with its bottom at r = 0: there is a way down.`;
   }
   if (state.rolled < 1) {
-    const now = along(pathOf(state, state.ball), state.rolled);
+    const path = pathOf(state, state.ball);
+    const now = along(path, state.rolled);
     return `At (r, s) = ${formatPoint(now.at)} the excess risk is ${power(now.excess)}, and it only falls. Time ${power(now.t)}.`;
   }
+  const { end, time, family } = ending(state);
   const begin = `From an excess risk of ${power(excess)} the ball rolls down to the optimum, with the sigmoid `;
   return family === "off"
     ? `${begin}switched off: r = 0, at s = ${format(end[1])}. That takes the time ${power(time)}.`
     : `${begin}frozen: s = 0, at r = ${format(end[0])}. The valley is flat there: that takes the time ${power(time)}.`;
 }
 
-function describe(state, { end, family }) {
+function describe(state) {
+  const { end, family } = ending(state);
   return (
     `Landscape of the excess risk over r (across) and s (upwards) for a prior of ${format(state.prior)}: it is zero on the vertical line r = 0 and on ` +
     `the horizontal line s = 0, and positive elsewhere. A ball dropped at ${formatPoint(state.ball)} rolls to ${formatPoint(end)}, ` +
@@ -143,24 +150,23 @@ function build(stage) {
   };
   const heights = LEVELS.slice(1).map((l) => plane.label("contours", `10${raised(Math.log10(l))}`, "soft"));
 
-  let resting;
-  let last = stage.start.ball;
   const clock = stage.clock({ label: "Roll", seconds: 2.2, show: (rolled) => stage.change({ rolled }) });
-  const settle = () => {
-    if (grip.node.classList.contains("mx-dragged")) return wait();
-    const { ball: now, trails } = stage.state;
-    if (Math.hypot(now[0] - last[0], now[1] - last[1]) > 0.3) stage.change({ trails: [...trails, last].slice(-TRAILS) });
-    last = now;
-    clock.play();
-  };
-  const wait = () => {
-    clearTimeout(resting);
-    resting = setTimeout(settle, REST);
-  };
+  let resting;
   const drop = (at) => {
-    clock.pause();
-    stage.change({ ball: at, rolled: 0 });
-    wait();
+    clock.rewind();
+    clearTimeout(resting);
+    const { ball, trails, rolled } = stage.state;
+    const home = String(at) === String(stage.start.ball);
+    const near = trails.length && Math.hypot(...trails.at(-1).map((x, i) => x - ball[i])) < 0.3;
+    const old = home ? [] : rolled === 0 || near ? trails : [...trails, ball].slice(-TRAILS);
+    if (reducedMotion()) return stage.change({ ball: at, trails: old, rolled: home ? 0 : 1 });
+    stage.change({ ball: at, trails: old, rolled: 0 });
+    const letGo = () => {
+      if (String(stage.state.ball) !== String(at)) return; // something else has moved it
+      if (grip.node.classList.contains("mx-dragged")) resting = setTimeout(letGo, REST);
+      else clock.play();
+    };
+    resting = setTimeout(letGo, REST);
   };
   const grip = stage.handle(plane, { part: "ball", label: "Where the ball starts: r, s", at: () => stage.state.ball, move: drop });
   stage.tap(plane, drop);
@@ -170,9 +176,8 @@ function build(stage) {
   });
   stage.button("A hair apart", () => {
     const [one, other] = hair(stage.state);
-    stage.change({ trails: [one] });
-    last = other;
     drop(other);
+    stage.change({ trails: [one] });
   });
   stage.button("Flat valley", () => drop([4, 0.7]));
   stage.button("Far away", () => drop([-4.5, -3.3]));
@@ -195,7 +200,7 @@ function build(stage) {
     });
   };
 
-  return (state, derived) => {
+  return (state) => {
     const key = `${state.prior} ${plane.width} ${stage.rgb("--mx-ink")}`;
     if (key !== drawn) {
       drawn = key;
@@ -213,23 +218,24 @@ function build(stage) {
     const scale = 1.1 / Math.max(...bowl, 1e-12);
     cut.set(plane.path([[row[0], s], ...row.map((r, i) => [r, s + scale * bowl[i]]), [row[40], s]]));
 
-    const now = along(pathOf(state, state.ball), state.rolled);
+    const path = pathOf(state, state.ball);
+    const now = along(path, state.rolled);
     const trails = { off: "", frozen: "" };
     for (const start of state.trails) {
-      const path = pathOf(state, start);
-      trails[familyOf(path)] += plane.path(path.map((p) => p.at));
+      const before = pathOf(state, start);
+      trails[familyOf(before)] += plane.path(before.map((p) => p.at));
     }
     for (const f of Object.keys(looks)) {
-      const mine = f === derived.family;
+      const mine = f === familyOf(path);
       old[f].set(trails[f]);
-      ahead[f].set(mine ? plane.path(pathOf(state, state.ball).map((p) => p.at)) : "");
+      ahead[f].set(mine ? plane.path(path.map((p) => p.at)) : "");
       behind[f].set(mine ? plane.path([...now.before, now.at]) : "");
     }
     ball.set(now.at, 9);
     names.ball.textContent = "moved" in plane.box.closest(".mx-figure").dataset ? "" : "drop it anywhere";
     plane.placeLabels([
       [names.ball, state.ball], [names.off, [0, plane.y[0] + 0.4]], [names.frozen, [plane.x[0] + 1.2, 0]],
-      [names.cut, [plane.x[0] + 0.3, s]],
+      [names.cut, [state.ball[0] > 0 ? plane.x[0] + 0.3 : plane.x[1] - 0.3, s]],
     ]);
   };
 }

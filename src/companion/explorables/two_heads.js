@@ -3,12 +3,12 @@ import { bayesAlong, bestHead, headAlong, headExcess, twoHeadsAlong } from "./de
 import { figure } from "./stage.js";
 import { clamp, format } from "./dom.js";
 
-/** delta, c = gamma^2 + xi^2 and a = xi^2 / c of a state, whose ratio is gamma^2 / xi^2. */
-const taskOf = ({ delta, variance, ratio }) => ({ delta, c: variance, a: 1 / (1 + ratio) });
+/** delta, c = gamma^2 + xi^2 and a = xi^2 / c of a state, where gamma^2 / xi^2 = 2^power. */
+const taskOf = ({ delta, variance, power }) => ({ delta, c: variance, a: 1 / (1 + 2 ** power) });
 
 let kept = {}; // the best head of the ratio that was asked for last
 function best(state) {
-  const key = `${state.ratio} ${state.delta} ${state.variance}`;
+  const key = `${state.power} ${state.delta} ${state.variance}`;
   if (kept.key !== key) kept = { key, head: bestHead(taskOf(state), state.rule) };
   return kept.head;
 }
@@ -20,7 +20,7 @@ export function derive(state) {
     sharpness,
     scale,
     slope: sharpness * scale,
-    asked: { sharpness: 1, scale: task.a, slope: 1 - task.a },
+    asked: [task.a, 1 - task.a],
     bayes: bayesAlong(task)(state.at),
     head: headAlong(task, sharpness, scale)(state.at),
     parts: twoHeadsAlong(task)(state.at),
@@ -30,19 +30,19 @@ export function derive(state) {
 
 const equal = (a, b) => Math.abs(a - b) < 1e-6;
 
-function sentence(state, { sharpness, scale, slope, asked, excess }) {
+function sentence(state, { sharpness, scale, slope, asked: [jump, rise], excess }) {
   if (state.heads === "two") {
-    const line = 1 - 2 * asked.scale;
+    const line = 1 - 2 * jump;
     const does = equal(line, 0) ? "has nothing to add" : `${line < 0 ? "takes" : "adds"} ${format(Math.abs(line))} t${line < 0 ? " away" : ""}`;
-    return `The head with the gate has the right jump, but the slope ${format(asked.scale)} instead of ${format(asked.slope)}; the other, a straight line, ${does}. Their sum is Bayes, everywhere.`;
+    return `The head with the gate has the right jump, but the slope ${format(jump)} instead of ${format(rise)}; the other, a straight line, ${does}. Their sum is Bayes, everywhere.`;
   }
-  if (equal(sharpness, 1) && equal(scale, asked.scale) && equal(slope, asked.slope)) {
+  if (equal(sharpness, 1) && equal(scale, jump) && equal(slope, rise)) {
     return "γ² = ξ²: slope and jump ask for the same number, and one head is Bayes everywhere.";
   }
   const judge = (has, asks, more, less) => (equal(has, asks) ? "right" : `${format(has)} where Bayes asks ${format(asks)}, ${has > asks ? more : less}`);
   return (
-    `${state.best ? "The best such head" : "Your head"}: its slope is ${judge(slope, asked.slope, "too steep", "too flat")}; ` +
-    `its jump is ${judge(scale, asked.scale, "too big", "too small")}. It loses ${excess < 1e-4 ? excess.toExponential(0).replace("e-", " × 10^−") : format(excess, 4)}.`
+    `${state.best ? "The best head of this kind" : "Your head"}: its slope is ${judge(slope, rise, "too steep", "too flat")}; ` +
+    `its jump is ${judge(scale, jump, "too big", "too small")}. It loses ${excess < 1e-4 ? excess.toExponential(0).replace("e-", " × 10^−") : format(excess, 4)}.`
   );
 }
 
@@ -51,8 +51,8 @@ function describe(state, derived) {
     ? `The parts of the two heads there are ${format(derived.parts[1])} and ${format(derived.parts[0])}, and add up to it.`
     : `One head returns ${format(derived.head)}, a loss of ${format(derived.excess, 4)} on average.`;
   return (
-    `Output along the line of the means against the query's place t on it, for γ²/ξ² = ${format(state.ratio)}. Bayes: a line of slope ${format(derived.asked.slope)} with a smooth ` +
-    `step of height ${format(derived.asked.scale)} times the distance of the means at t = 0. At t = ${format(state.at)} Bayes returns ${format(derived.bayes)}. ${rest}`
+    `Output along the line of the means against the query's place t on it, for γ²/ξ² = ${format(2 ** state.power)}. Bayes: a line of slope ${format(derived.asked[1])} with a smooth ` +
+    `step of height ${format(derived.asked[0])} times the distance of the means at t = 0. At t = ${format(state.at)} Bayes returns ${format(derived.bayes)}. ${rest}`
   );
 }
 
@@ -89,10 +89,10 @@ function build(stage) {
     part: "bayes", label: "Query t", axes: "x", shape: "diamond", at: () => [stage.state.at, derive(stage.state).bayes],
     move: ([at]) => change({ at }), describe: () => `; Bayes returns ${format(derive(stage.state).bayes)}, the head ${format(derive(stage.state).head)}`,
   });
-  const turn = (power) => change({ ratio: 2 ** power });
+  const turn = (power) => change({ power });
   stage.handle(cost, {
-    part: "cost", label: "Ratio of variances, as a power of two", axes: "x", look: "1", at: () => [Math.log2(stage.state.ratio), depth(best(stage.state).excess)],
-    move: ([power]) => turn(Math.abs(power) < 0.03 ? 0 : power), describe: () => `; ratio ${format(stage.state.ratio)}`,
+    part: "cost", label: "Ratio of variances, as a power of two", axes: "x", look: "1", at: () => [stage.state.power, depth(best(stage.state).excess)],
+    move: ([power]) => turn(Math.abs(power) < 0.03 ? 0 : power), describe: () => `; ratio ${format(2 ** stage.state.power)}`,
   });
   stage.choice({ label: "Heads", options: [["one", "one"], ["two", "two"]], get: () => stage.state.heads, set: (heads) => change({ heads }) });
   const now = () => { const { sharpness, scale } = derive(stage.state); return { sharpness, scale, best: false, heads: "one" }; };
@@ -104,16 +104,16 @@ function build(stage) {
   });
   stage.button("Best head", () => change({ best: true, heads: "one" }));
   stage.button("Right jump", () => {
-    const to = { sharpness: 1, scale: derive(stage.state).asked.scale };
+    const to = { sharpness: 1, scale: derive(stage.state).asked[0] };
     change(now());
     stage.glide(to);
   });
-  stage.preset("Where they meet", { ratio: 1, best: true, heads: "one" });
+  stage.preset("Where they meet", { power: 0, best: true, heads: "one" });
 
   const line = Array.from({ length: 121 }, (_, i) => -HALF + (2 * HALF * i) / 120);
   let costs; // of the best head at each ratio: the same whatever is moved
   const costCurve = () => Array.from({ length: 51 }, (_, i) => LOW + ((HIGH - LOW) * i) / 50)
-    .map((power) => [power, depth(bestHead(taskOf({ ...first, ratio: 2 ** power }), first.rule).excess)]);
+    .map((power) => [power, depth(bestHead(taskOf({ ...first, power }), first.rule).excess)]);
 
   return (state, derived) => {
     const task = taskOf(state);
@@ -131,17 +131,18 @@ function build(stage) {
     part.set(two ? graph((t) => parts(t)[0]) : "");
     sum.set(two ? graph((t) => parts(t)[0] + parts(t)[1]) : "");
     const other = clamp(shown(state.at), -TOP, TOP);
-    point.set([state.at, other], 6);
+    const seen = Math.abs(shown(state.at)) <= TOP;
+    point.set([state.at, other], seen ? 6 : 0);
     gap.set(chart.path([[state.at, derived.bayes], [state.at, other]]));
     names.head.textContent = two ? "head with the gate" : "one head";
     names.second.textContent = two ? "head without a gate" : "";
     names.bayes.textContent = two ? "Bayes = their sum" : "Bayes";
     chart.placeLabels([
-      [names.head, [-3.4, clamp(shown(-3.4), -TOP, TOP)]], [names.bayes, [3, asked(3)]], [names.second, [-2, parts(-2)[0]]], [names.tokens, [0, -TOP + 0.1]],
+      [names.head, two ? [-1.5, clamp(shown(-1.5), -TOP, TOP)] : [-3.4, clamp(shown(-3.4), -TOP, TOP)]], [names.bayes, two ? [-3.2, asked(-3.2)] : [3, asked(3)]], [names.second, [-2, parts(-2)[0]]], [names.tokens, [0, -TOP + 0.1]],
     ]);
     costs ??= costCurve();
     valley.set(cost.path(costs));
-    mine.set([Math.log2(state.ratio), depth(derived.excess)], 5);
+    mine.set([state.power, depth(derived.excess)], 5);
   };
 }
 
