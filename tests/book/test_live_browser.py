@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from live_kinds import KINDS, assert_equal_to_package
 
-from companion.live import site_script, style_sheet, widget_module
+from companion.live import EXPLORABLES, link, site_script, style_sheet, widget_module
 from companion.style import use_style
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
@@ -67,6 +67,18 @@ def folder(tmp_path_factory):
     for kind, entry in KINDS.items():
         html = entry.example().html()
         (path / f"{kind}.html").write_text(document(html, PROSE.get(kind, "")), "utf-8")
+    modules = path / "modules"
+    shutil.copytree(EXPLORABLES, modules)
+    shutil.copy(Path(__file__).with_name("live_demo.js"), modules)
+    tail = "page.start({ live_demo: demo._default });"
+    demo = f"(() => {{ {link({'live_demo': 'demo', 'page': 'page'}, tail, modules)} }})();"
+    (path / "demo.js").write_text(demo, "utf-8")
+    state = '{"name":"demo","title":"Demo","a":0.5,"b":10,"time":0}'
+    html = (
+        '<div class="explorable" data-kind="live_demo">'
+        f'<script type="application/json">{state}</script></div>'
+    )
+    (path / "demo.html").write_text(document(html).replace("live.js", "demo.js"), "utf-8")
     html = KINDS["selection_map"].example().html()
     (path / "twice.html").write_text(document(html, html, PROSE["selection_map"]), "utf-8")
     return path
@@ -211,7 +223,7 @@ def test_finger_moves_every_handle_and_the_page_stays(visit, base, kind):
         session.send("Input.dispatchTouchEvent", {"type": type_, "touchPoints": points})
 
     for handle in page.locator(".mx-handle").all():
-        assert min(handle.bounding_box()[side] for side in ("width", "height")) >= 44
+        assert handle.evaluate("h => Math.min(h.offsetWidth, h.offsetHeight)") >= 44
         before = check(page, kind)
         words = seen(page)
         x, y = center(handle)
@@ -329,6 +341,63 @@ def test_a_preset_glides_unless_motion_is_unwelcome(visit, folder, motion):
     assert (len(values) == 2) == (motion == "reduce")
 
 
+def test_a_handle_on_a_line_moves_along_it(visit, base):
+    page = visit(f"{base}/demo.html", **WIDE, **STILL)
+    for part, keys, moved in (
+        ("a", ("ArrowRight", "ArrowUp"), 0.55),
+        ("b", ("ArrowUp", "ArrowRight"), 11),
+    ):
+        handle = page.locator(f".mx-handle[data-part={part}]")
+        assert handle.locator("input").count() == 1
+        for key in keys:
+            handle.locator("input").focus()
+            page.keyboard.press("Home")
+            page.keyboard.press(key)
+            settle(page)
+            assert model(page)[0][part] == pytest.approx(moved)
+        x, y = center(handle)
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + 50, y - 50, steps=5)
+        page.mouse.up()
+        settle(page)
+        across = np.abs(np.subtract(center(handle), (x, y)))
+        np.testing.assert_allclose(np.sort(across), [0, 50], atol=1)
+    state, derived = model(page)
+    assert derived == {"product": state["a"] * state["b"]}
+    # Between the ticks of the chart, at the edges of the box.
+    texts = page.locator(".mx-axes text").evaluate_all("nodes => nodes.map(n => n.textContent)")
+    assert texts == ["0.0", "0.5", "1.0", "1.5", "2.0", "\u221210", "0", "10", "20", "30", "a", "b"]
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_an_animation_pauses_goes_on_and_ends(visit, folder, motion):
+    page = visit(f"{folder.as_uri()}/demo.html", **WIDE, reduced_motion=motion)
+    buttons = page.locator(".mx-places button")
+    buttons.first.click()
+    if motion == "no-preference":
+        page.wait_for_function("document.querySelector('.explorable').model.get('state').time > 0")
+        assert buttons.first.inner_text() == "Pause"
+        buttons.first.click()
+        settle(page)
+        time = model(page)[0]["time"]
+        assert 0 < time < 1
+        settle(page)
+        assert model(page)[0]["time"] == time
+        assert buttons.first.inner_text() == "Go on"
+        buttons.first.click()
+        page.wait_for_function("document.querySelector('.explorable').model.get('state').time == 1")
+    settle(page)
+    assert model(page)[0]["time"] == 1
+    assert buttons.first.inner_text() == "Play"
+    settle(page)
+    assert model(page)[0]["time"] == 1  # no loop
+    page.get_by_role("button", name="Start again").click()
+    page.wait_for_function("document.querySelector('.explorable').model.get('state').time == 0")
+    page.wait_for_timeout(600)
+    assert model(page)[0]["time"] == 0
+
+
 def test_text_follows_the_figure_and_leads_it(visit, base):
     page = visit(f"{base}/selection_map.html", **WIDE, **STILL)
     gate = page.locator(".live-map-gate1")
@@ -344,7 +413,7 @@ def test_text_follows_the_figure_and_leads_it(visit, base):
     word = page.locator(".ref-map-output")
     word.click()
     assert word.get_attribute("aria-pressed") == "true"
-    assert page.locator(".mx-label.mx-lit").inner_text() == "output"
+    assert page.locator(".mx-label.mx-lit").text_content() == "output"
 
 
 def test_of_two_figures_with_one_name_the_text_follows_the_last_moved(visit, base):

@@ -29,7 +29,9 @@
 //   stage.slider({ label, min, max, step, get, set, text })
 //   stage.choice({ label, options: [[value, text], ...], get, set })
 //   stage.preset(text, part | (state) => part)          glides there; stage.button(text, action)
-//   stage.clock({ label, seconds, show })               plays show(s), s from 0 to 1: pause, end
+//   stage.clock({ label, seconds, show })               a button that plays show(s), s from 0 to 1, and
+//                                                       pauses; { play(), pause(), rewind() }; `show`
+//                                                       changes the state by stage.play(part)
 //   stage.note(text)                                    a fixed line under the picture: how to read it
 //   stage.state, stage.start, stage.moved(), stage.change(part), stage.glide(part), stage.rgb("--mx-1")
 //
@@ -91,6 +93,7 @@ function mount(parts, model, el) {
     stop();
     apply(part);
   };
+  stage.play = apply;
   stage.glide = (part) => {
     stop();
     const from = stage.state;

@@ -30,12 +30,11 @@ function drawn(state) {
 const distance = ({ output, limit }) => Math.hypot(output[0] - limit[0], output[1] - limit[1]);
 
 function sentence(state, derived) {
-  const few = `${derived.carriers} of ${state.length} tokens carry 90\u00a0% of the weight`;
-  const gap = distance(derived);
-  const near = gap < 0.1 + 0.05 * Math.hypot(...derived.limit);
-  return near
-    ? `${few}; the output is ${format(gap)} from the limit of long prompts.`
-    : `${few}, too few for the limit of long prompts: it is ${format(gap)} away.`;
+  const carry = derived.carriers === 1 ? "token carries" : "tokens carry";
+  return (
+    `${derived.carriers} of ${state.length} ${carry} 90\u00a0% of the weight; ` +
+    `the output misses the limit of long prompts by ${format(distance(derived))}.`
+  );
 }
 
 function describe(state, derived) {
@@ -64,7 +63,7 @@ function build(stage) {
   const output = plane.mark("output", "star", "2");
   const names = {
     query: plane.label("query", "z"), output: plane.label("output", "output", "2"),
-    limit: plane.label("limit", "limit L → ∞", "2"),
+    limit: plane.label("limit", "limit", "2"),
   };
   const move = (query) => change({ query });
   stage.handle(plane, {
