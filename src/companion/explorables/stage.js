@@ -12,6 +12,7 @@
 //     quantities(state, derived) { ... },      optional: { q: text } for the page's text
 //     scrubs: { q: { label, min, max, step, get(state), set(value, state) } },     optional
 //     build(stage) { ...; return (state, derived) => { draw } },
+//     row: true,                               optional: views side by side, controls below them
 //   });
 //
 // The file's name is the figure's kind. `state` is a plain object of numbers, lists and texts, given
@@ -54,7 +55,7 @@ function mount(parts, model, el) {
   const stage = { state: structuredClone(model.get("state")) };
   stage.start = structuredClone(stage.state);
   const { name, title } = stage.state;
-  const root = element("div", { class: "mx-figure", role: "group", "aria-label": title });
+  const root = element("div", { class: `mx-figure${parts.row ? " mx-row" : ""}`, role: "group", "aria-label": title });
   const picture = element("div", { class: "mx-picture" });
   const side = element("div", { class: "mx-side" });
   const places = element("div", { class: "mx-places" });
@@ -125,7 +126,7 @@ function mount(parts, model, el) {
     return made;
   };
   stage.plane = ({ x, y, aspect, narrow }) => addView({ x, y, aspect, narrow, equal: true });
-  stage.chart = ({ x, y, axes, aspect = 1.5, narrow }) => addView({ x, y, axes, aspect, narrow });
+  stage.chart = ({ x, y, axes, aspect = 1.5, narrow, pad }) => addView({ x, y, axes, aspect, narrow, pad });
   stage.handle = (on, options) => {
     const made = handle(on, options);
     placed.push(made);

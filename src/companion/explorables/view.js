@@ -30,13 +30,12 @@ export function ticks(low, high) {
  * axes: { x: label, y: label } draws ticks and names (a chart); xTicks, yTicks: [[value, text], ...]
  * where round numbers will not do. aspect: width / height of the box; narrow: the same on a phone.
  */
-export function view(host, { x, y, equal = false, axes, aspect = 4 / 3, narrow = Math.max(1, Math.min(aspect, 1.1)), redraw }) {
+export function view(host, { x, y, equal = false, axes, aspect = 4 / 3, narrow = Math.max(1, Math.min(aspect, 1.1)), pad = axes ? { left: 46, right: 12, top: 12, bottom: 40 } : { left: 0, right: 0, top: 0, bottom: 0 }, redraw }) {
   const canvas = element("canvas", { "aria-hidden": "true" });
   const svg = element("svg", { role: "img" });
   const layer = element("div", { class: "mx-handles" });
   const box = element("div", { class: "mx-view", style: `--mx-aspect:${aspect};--mx-narrow:${narrow}` }, canvas, svg, layer);
   host.append(box);
-  const pad = axes ? { left: 46, right: 12, top: 12, bottom: 40 } : { left: 0, right: 0, top: 0, bottom: 0 };
   const grid = svg.appendChild(element("g", { class: "mx-axes" }));
   const self = { box, svg, layer, pad, width: 0, height: 0, x, y };
 
