@@ -43,7 +43,7 @@ def iterate(noise: float = 1.4, start: Any = (-2.2, 0.5), name: str = "iterate")
         "width": WIDTH,
         "noise": float(noise),
         "start": point.tolist(),
-        "shown": 24,
+        "shown": 5,
     }
     return LiveFigure(
         "iterate",

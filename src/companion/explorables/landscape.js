@@ -150,7 +150,7 @@ function build(stage) {
   };
   const heights = LEVELS.slice(1).map((l) => plane.label("contours", `10${raised(Math.log10(l))}`, "soft"));
 
-  const clock = stage.clock({ label: "Roll", seconds: 2.2, show: (rolled) => stage.change({ rolled }) });
+  const clock = stage.clock({ label: "Roll", seconds: 2.2, show: (rolled) => stage.play({ rolled }) });
   let resting;
   const drop = (at) => {
     clock.rewind();
@@ -181,6 +181,8 @@ function build(stage) {
   });
   stage.button("Flat valley", () => drop([4, 0.7]));
   stage.button("Far away", () => drop([-4.5, -3.3]));
+
+  stage.note("Height: the excess risk at (r, s), with the best w and b there. The ball follows its gradient.");
 
   let drawn = "";
   let refine;
@@ -232,7 +234,7 @@ function build(stage) {
       behind[f].set(mine ? plane.path([...now.before, now.at]) : "");
     }
     ball.set(now.at, 9);
-    names.ball.textContent = "moved" in plane.box.closest(".mx-figure").dataset ? "" : "drop it anywhere";
+    names.ball.textContent = stage.moved() ? "" : "drop it anywhere";
     plane.placeLabels([
       [names.ball, state.ball], [names.off, [0, plane.y[0] + 0.4]], [names.frozen, [plane.x[0] + 1.2, 0]],
       [names.cut, [state.ball[0] > 0 ? plane.x[0] + 0.3 : plane.x[1] - 0.3, s]],

@@ -110,6 +110,8 @@ function build(stage) {
   });
   stage.preset("Where they meet", { power: 0, best: true, heads: "one" });
 
+  stage.note("The one head keeps this line apart from the direction across it. On the line it has two numbers: the sharpness of its gate and the scale of its output.");
+
   const line = Array.from({ length: 121 }, (_, i) => -HALF + (2 * HALF * i) / 120);
   let costs; // of the best head at each ratio: the same whatever is moved
   const costCurve = () => Array.from({ length: 51 }, (_, i) => LOW + ((HIGH - LOW) * i) / 50)
