@@ -209,8 +209,11 @@ def test_mouse_moves_every_handle(visit, base, kind):
             handle.get_attribute("data-axes") == "xy"
         ) else None
     assert seen(page)[0] != first[0]
-    page.wait_for_timeout(900)
-    assert page.locator(".mx-quiet").inner_text() == seen(page)[0]
+    # once it is still, a screen reader hears the sentence
+    page.wait_for_function(
+        "() => { const [said, shown] = ['.mx-quiet', '.mx-sentence'].map(c =>"
+        " document.querySelector(c).textContent); return said && said === shown; }"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

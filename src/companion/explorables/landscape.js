@@ -92,8 +92,7 @@ function describe(state) {
  * The signed root of the excess risk on a grid over the window, and between its points: a smooth
  * function, since the risk is quadratic across r = 0; contours of the risk itself would have a kink.
  */
-function landscape(state, { x, y }, [columns, rows]) {
-  const law = lawOf(state);
+function landscape(law, { x, y }, [columns, rows]) {
   const values = [];
   for (let j = 0; j <= rows; j++) {
     const s = y[0] + ((y[1] - y[0]) * j) / rows;
@@ -186,14 +185,14 @@ function build(stage) {
 
   let drawn = "";
   let refine;
-  const field = (state, cells) => {
-    const f = landscape(state, plane, cells);
+  const field = (law, cells, grain) => {
+    const f = landscape(law, plane, cells);
     const c = stage.rgb("--mx-3");
     plane.paint((x, y, rgba) => {
       rgba.splice(0, 3, ...c);
       rgba[3] = 90 * Math.min(1, Math.max(0, 1 + Math.log10(f(x, y) ** 2 / 0.03 + 1e-12) / 6));
-    });
-    contours.set(LEVELS.map((l) => Math.sqrt(l)).map((l) => plane.zeroLine((x, y) => f(x, y) - l) + plane.zeroLine((x, y) => f(x, y) + l)).join(""));
+    }, grain);
+    contours.set(LEVELS.map((l) => Math.sqrt(l)).map((l) => plane.zeroLine((x, y) => f(x, y) - l, grain) + plane.zeroLine((x, y) => f(x, y) + l, grain)).join(""));
     // Each contour's height stands where it crosses the way from the center down to the right.
     const way = Array.from({ length: 200 }, (_, i) => [(i / 200) * plane.x[1], (i / 200) * plane.y[0]]);
     heights.forEach((label, k) => {
@@ -206,9 +205,12 @@ function build(stage) {
     const key = `${state.prior} ${plane.width} ${stage.rgb("--mx-ink")}`;
     if (key !== drawn) {
       drawn = key;
-      field(state, [30, 22]);
+      // while the slider moves: a coarse picture, from every second node
+      const { nodes, weights } = state.rule;
+      const half = { nodes: nodes.filter((_, i) => i % 2 === 0), weights: weights.filter((_, i) => i % 2 === 0).map((w) => 2 * w) };
+      field(lawOnNodes(state, half), [24, 18], 12);
       clearTimeout(refine);
-      refine = setTimeout(() => key === drawn && field(stage.state, [60, 44]), 250);
+      refine = setTimeout(() => key === drawn && field(lawOf(stage.state), [60, 44], 6), 250);
     }
     off.set(plane.path([[0, plane.y[0]], [0, plane.y[1]]]));
     frozen.set(plane.path([[plane.x[0], 0], [plane.x[1], 0]]));

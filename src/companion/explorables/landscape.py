@@ -15,15 +15,13 @@ from companion.style import COLORS
 from mixattn import LDATask
 
 # How far the controls reach, and with it the accuracy of the rule below.
-MOST_R, MOST_S = 5.5, 5.0
-_STEP = 0.125
+MOST_R, MOST_S = 5.5, 4.6
+_STEP = 0.1
 
 Floats = NDArray[np.float64]
 
 
-def landscape(
-    prior: float = 0.3, ball: Any = (3.4, 2.9), name: str = "landscape"
-) -> LiveFigure:
+def landscape(prior: float = 0.3, ball: Any = (3.4, 2.9), name: str = "landscape") -> LiveFigure:
     """Return the live figure of chapter 4: two classes on the line, two standard deviations apart.
 
     The landscape is the excess risk over the effective parameters r and s, with w and b at their
@@ -35,7 +33,7 @@ def landscape(
     prior : float
         Probability of class 1 first, from 0.1 to 0.9.
     ball : array_like, shape (2,)
-        Where the ball stands first: r and s, at most 5.5 and 5 in size.
+        Where the ball stands first: r and s, at most 5.5 and 4.6 in size.
     name : str
         The figure's name in the text.
 
@@ -52,7 +50,7 @@ def landscape(
     task = task_of(prior)
     means = [float(task.mean_pos[0]), float(task.mean_neg[0])]
     # seven standard deviations around both means
-    nodes = np.arange(min(means) - 7, max(means) + 7 + _STEP / 2, _STEP)
+    nodes = np.arange(min(means) - 7, max(means) + 7 + _STEP / 2, _STEP).round(9)
     state = {
         "prior": float(prior),
         "means": means,

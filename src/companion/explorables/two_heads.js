@@ -89,7 +89,7 @@ function build(stage) {
     part: "bayes", label: "Query t", axes: "x", shape: "diamond", at: () => [stage.state.at, derive(stage.state).bayes],
     move: ([at]) => change({ at }), describe: () => `; Bayes returns ${format(derive(stage.state).bayes)}, the head ${format(derive(stage.state).head)}`,
   });
-  const turn = (power) => change({ power });
+  const turn = (power) => change({ power, best: true });
   stage.handle(cost, {
     part: "cost", label: "Ratio of variances, as a power of two", axes: "x", look: "1", at: () => [stage.state.power, depth(best(stage.state).excess)],
     move: ([power]) => turn(Math.abs(power) < 0.03 ? 0 : power), describe: () => `; ratio ${format(2 ** stage.state.power)}`,
@@ -102,12 +102,14 @@ function build(stage) {
   stage.slider({
     label: "sharpness of its gate", min: 0.3, max: 6, step: 0.05, get: () => derive(stage.state).sharpness, set: (sharpness) => change({ ...now(), sharpness }),
   });
-  stage.button("Best head", () => change({ best: true, heads: "one" }));
-  stage.button("Right jump", () => {
-    const to = { sharpness: 1, scale: derive(stage.state).asked[0] };
-    change(now());
-    stage.glide(to);
-  });
+  const own = (said, scale) =>
+    stage.button(said, () => {
+      const { asked } = derive(stage.state);
+      change(now());
+      stage.glide({ sharpness: 1, scale: scale(asked) });
+    });
+  own("Right jump", ([jump]) => jump);
+  own("Right slope", ([, rise]) => rise);
   stage.preset("Where they meet", { power: 0, best: true, heads: "one" });
 
   stage.note("The one head keeps this line apart from the direction across it. On the line it has two numbers: the sharpness of its gate and the scale of its output.");

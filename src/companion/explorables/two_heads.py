@@ -12,7 +12,7 @@ from companion.style import COLORS
 from mixattn import DenoisingTask, GaussianMixture, Head
 
 DELTA, VARIANCE = 2.0, 1.0
-_STEP = 0.05
+_STEP = 0.04
 
 
 def two_heads(power: float = -2.2, at: float = 1.0, name: str = "heads") -> LiveFigure:
@@ -42,7 +42,7 @@ def two_heads(power: float = -2.2, at: float = 1.0, name: str = "heads") -> Live
     if not -4.5 <= at <= 4.5:
         raise ValueError(f"at: expected a number from -4.5 to 4.5, got {at!r}")
     # of even functions against the law of a noisy token on the line, over t >= 0
-    nodes = _STEP * np.arange(177)
+    nodes = _STEP * np.arange(221)
     density = sum(np.exp(-((nodes - m) ** 2) / (2 * VARIANCE)) for m in (DELTA, -DELTA))
     weights = _STEP * density / np.sqrt(2 * np.pi * VARIANCE)
     weights[0] /= 2
@@ -73,9 +73,7 @@ def task_of(power: float) -> DenoisingTask:
     """Two clusters with means +-DELTA on the second axis and gamma^2 / xi^2 = 2^power."""
     noise = VARIANCE / (1 + 2.0**power)
     means = [[0.0, DELTA], [0.0, -DELTA]]
-    return DenoisingTask(
-        GaussianMixture([0.5, 0.5], means, (VARIANCE - noise) * np.eye(2)), noise
-    )
+    return DenoisingTask(GaussianMixture([0.5, 0.5], means, (VARIANCE - noise) * np.eye(2)), noise)
 
 
 def head_of(task: DenoisingTask, sharpness: float, scale: float) -> Head:
