@@ -41,6 +41,10 @@ function describe(state, { lambda, limit, fixed, path }) {
   );
 }
 
+const quantities = (state, { lambda, limit, fixed, steps }) => ({
+  noise: format(state.noise), lambda: format(lambda), limit: format(limit), fixed: format(fixed), steps: String(steps),
+});
+
 const WIDE = 3; // half of the plane's width
 const HIGH = 1.5; // the largest u
 const [QUIET, LOUD] = [0.3, 3]; // the noise's range
@@ -126,4 +130,4 @@ function build(stage) {
   };
 }
 
-export default figure({ derive, sentence, describe, build, row: true });
+export default figure({ derive, sentence, describe, quantities, build, row: true });

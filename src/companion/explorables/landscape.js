@@ -88,6 +88,11 @@ function describe(state) {
   );
 }
 
+function quantities(state, { excess }) {
+  const { time, family } = ending(state);
+  return { r: format(state.ball[0]), s: format(state.ball[1]), excess: power(excess), time: power(time), family };
+}
+
 /**
  * The signed root of the excess risk on a grid over the window, and between its points: a smooth
  * function, since the risk is quadratic across r = 0; contours of the risk itself would have a kink.
@@ -244,4 +249,4 @@ function build(stage) {
   };
 }
 
-export default figure({ derive, sentence, describe, build });
+export default figure({ derive, sentence, describe, quantities, build });

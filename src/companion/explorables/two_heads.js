@@ -56,6 +56,10 @@ function describe(state, derived) {
   );
 }
 
+const quantities = (state, { slope, scale, asked: [jump, rise], excess }) => ({
+  ratio: format(2 ** state.power), slope: format(slope), rise: format(rise), scale: format(scale), jump: format(jump), excess: format(excess, 4),
+});
+
 const HALF = 4.5; // the line is shown from -HALF to HALF
 const TOP = 3.6; // and outputs to TOP
 const [LOW, HIGH] = [-3, 2]; // log2 of the ratio
@@ -150,4 +154,4 @@ function build(stage) {
   };
 }
 
-export default figure({ derive, sentence, describe, build });
+export default figure({ derive, sentence, describe, quantities, build });
