@@ -45,7 +45,6 @@ def two_heads(power: float = -2.2, at: float = 1.0, name: str = "heads") -> Live
     nodes = _STEP * np.arange(221)
     density = sum(np.exp(-((nodes - m) ** 2) / (2 * VARIANCE)) for m in (DELTA, -DELTA))
     weights = _STEP * density / np.sqrt(2 * np.pi * VARIANCE)
-    weights[0] /= 2
     state = {
         "delta": DELTA,
         "variance": VARIANCE,
