@@ -186,7 +186,7 @@ function build(stage) {
   stage.button("Flat valley", () => drop([4, 0.7]));
   stage.button("Far away", () => drop([-4.5, -3.3]));
 
-  stage.note("Height: the excess risk at (r, s), with the best w and b there. The ball follows its gradient.");
+  stage.note("r runs across, s upwards. Height is the excess risk with the best w and b; the ball follows its gradient.");
 
   let drawn = "";
   let refine;

@@ -42,7 +42,7 @@ function sentence(state, { sharpness, scale, slope, asked: [jump, rise], excess 
   const judge = (has, asks, more, less) => (equal(has, asks) ? "right" : `${format(has)} where Bayes asks ${format(asks)}, ${has > asks ? more : less}`);
   return (
     `${state.best ? "The best head of this kind" : "Your head"}: its slope is ${judge(slope, rise, "too steep", "too flat")}; ` +
-    `its jump is ${judge(scale, jump, "too big", "too small")}. It loses ${excess < 1e-4 ? excess.toExponential(0).replace("e-", " × 10^−") : format(excess, 4)}.`
+    `its jump is ${judge(scale, jump, "too big", "too small")}. It loses ${excess < 1e-4 ? "less than 0.0001" : excess.toPrecision(2)} in mean square.`
   );
 }
 
@@ -64,13 +64,13 @@ const HALF = 4.5; // the line is shown from -HALF to HALF
 const TOP = 3.6; // and outputs to TOP
 const [LOW, HIGH] = [-3, 2]; // log2 of the ratio
 const FLOOR = -5; // log10 of an excess risk drawn as zero
-const depth = (excess) => clamp(Math.log10(excess + 1e-300), FLOOR, 0.3);
+const depth = (excess) => clamp(Math.log10(excess + 1e-300), FLOOR, 0.9);
 
 function build(stage) {
   const { state: first, change } = stage;
   const chart = stage.chart({ x: [-HALF, HALF], y: [-TOP, TOP], axes: { x: "t, place of the query on the line", y: "output along the line" }, aspect: 1.35, narrow: 1.1 });
   const cost = stage.chart({
-    x: [LOW, HIGH], y: [FLOOR, 0.3],
+    x: [LOW, HIGH], y: [FLOOR, 1],
     axes: {
       x: "γ² / ξ²", y: "excess risk of one head",
       xTicks: [[-3, "1/8"], [-2, "1/4"], [-1, "1/2"], [0, "1"], [1, "2"], [2, "4"]], yTicks: [[-4, "10⁻⁴"], [-2, "10⁻²"], [0, "1"]],
@@ -135,7 +135,7 @@ function build(stage) {
     tokens.set(chart.path([[-HALF, -TOP], ...line.map((t) => [t, 0.9 * bell(t) - TOP]), [HALF, -TOP]]));
     bayes.set(graph(asked));
     head.set(graph(shown));
-    between.set(two ? "" : chart.path([...points(asked), ...points(shown).reverse()]));
+    between.set(two ? "" : chart.path([...points(asked), ...line.map((t) => [t, clamp(shown(t), -TOP, TOP)]).reverse()]));
     part.set(two ? graph((t) => parts(t)[0]) : "");
     sum.set(two ? graph((t) => parts(t)[0] + parts(t)[1]) : "");
     const other = clamp(shown(state.at), -TOP, TOP);
