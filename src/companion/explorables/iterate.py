@@ -69,7 +69,7 @@ def _still(noise: float, start: np.ndarray) -> Figure:
     u = path[:, 1] / DELTA
     axis = np.linspace(-1.5, 1.5, 121)
     line = np.stack([0 * axis, axis * DELTA], axis=1)
-    fig, (plane, web, fork) = plt.subplots(1, 3, figsize=(7.2, 2.9), sharey=True)
+    fig, (plane, web, fork) = plt.subplots(1, 3, figsize=(7.2, 3.9), sharey=True)
     plane.plot(path[:, 0], u, ".-", color="black", lw=1.2)
     for k, end in enumerate((1, -1)):
         plane.plot(0, end, COMPONENT_MARKERS[k], color=COMPONENT_COLORS[k], ms=9)

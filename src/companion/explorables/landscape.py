@@ -122,7 +122,7 @@ def _still(task: LDATask, ball: Floats) -> Figure:
         if min(abs(path[-1])) < 0.04:
             break
     levels = 10.0 ** np.arange(-5, -1)
-    fig, ax = plt.subplots(figsize=(5.8, 4.4))
+    fig, ax = plt.subplots(figsize=(6.2, 4.1))
     both = np.concatenate([-np.sqrt(levels[::-1]), np.sqrt(levels)])
     ax.contour(r, s, root, levels=both, colors=COLORS["grey"], linestyles="-", linewidths=0.8)
     ax.axvline(0, color=COLORS["blue"], lw=3)

@@ -63,7 +63,8 @@ def two_heads(power: float = -2.2, at: float = 1.0, name: str = "heads") -> Live
         title="One head against the Bayes denoiser, along the line between the means",
         alt="The output of the Bayes denoiser along the line between two means is a line with a "
         "smooth step in the middle. The best single head has a smaller step and rises too steeply "
-        "on both sides; the area between the two curves is shaded.",
+        "on both sides; the area between the two curves is shaded. Below, its excess risk against the "
+        "ratio of variances: it touches zero at 1 and nowhere else.",
         still=_still(power),
     )
 
@@ -81,26 +82,39 @@ def head_of(task: DenoisingTask, sharpness: float, scale: float) -> Head:
     return Head(np.diag([1.0, sharpness]) / VARIANCE, np.diag([shrink, scale]))
 
 
-def _still(power: float) -> Figure:
-    task = task_of(power)
-    t = np.linspace(-4.5, 4.5, 181)
-    z = np.stack([0 * t, t], axis=1)
+def _best(task: DenoisingTask, z: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the best head's outputs at tokens z on the line, and its excess risk, roughly."""
     bayes = task.bayes_denoiser(z)[:, 1]
     density = np.exp(task.noisy.log_density(z))
     density /= density.sum()
 
-    def best(sharpness: float) -> tuple[np.ndarray, float]:
+    def at(sharpness: float) -> tuple[np.ndarray, float]:
         one = head_of(task, sharpness, 1.0)(task.noisy, z)[:, 1]
         output = one * (density @ (one * bayes)) / (density @ one**2)
         return output, float(density @ (output - bayes) ** 2)
 
-    found = minimize_scalar(lambda q: best(np.exp(q))[1], bounds=(-1.2, 1.8), method="bounded")
-    head = best(np.exp(found.x))[0]
-    fig, ax = plt.subplots(figsize=(6.4, 4.6))
+    found = minimize_scalar(lambda q: at(np.exp(q))[1], bounds=(-1.2, 1.8), method="bounded")
+    return at(np.exp(found.x))
+
+
+def _still(power: float) -> Figure:
+    t = np.linspace(-4.5, 4.5, 181)
+    z = np.stack([0 * t, t], axis=1)
+    bayes = task_of(power).bayes_denoiser(z)[:, 1]
+    head, excess = _best(task_of(power), z)
+    fig, (ax, cost) = plt.subplots(2, 1, figsize=(5.9, 5.5), height_ratios=(2.6, 1))
     ax.fill_between(t, bayes, head, color=COLORS["vermillion"], alpha=0.25, lw=0)
     ax.plot(t, bayes, "-", color="black", lw=3)
     ax.plot(t, head, "--", color=COLORS["blue"])
     ax.annotate("Bayes", (2.6, bayes[142] - 0.5))
     ax.annotate("one head", (-3.4, -3.0), color=COLORS["blue"])
     ax.set(xlabel="$t$, place of the query on the line", ylabel="output along the line")
+    powers = np.linspace(-3, 2, 41)
+    costs = [max(_best(task_of(p), z)[1], 1e-5) for p in powers]
+    cost.semilogy(2**powers, costs, "-", color=COLORS["blue"])
+    cost.semilogy(2**power, excess, "o", color=COLORS["blue"], ms=8)
+    cost.set_xscale("log", base=2)
+    cost.set(xlabel=r"$\gamma^2/\xi^2$", ylabel="excess risk", ylim=(1e-5, 1))
+    for panel in (ax, cost):
+        panel.grid(visible=False)
     return fig
