@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 WEIGHT_SUM_TOLERANCE = 1e-8
+# Hypotheses that are equalities (equal norms, opposite means, equal priors) hold within this
+# relative error.
+EQUALITY_RTOL = 1e-9
 # A covariance assembled in floating point is symmetric and positive semidefinite only up to
 # rounding: both checks allow this fraction of its largest entry.
 COVARIANCE_TOLERANCE = 1e-10

@@ -243,7 +243,7 @@ def exact_error_1d(
         mean[row], mean_square[row] = _error_of_tilt(centered, float(tilt), reference, counts)
     if not is_finite(mean_square):
         raise ValueError(
-            "mixture, center: expected errors whose square is a finite number, got one that overflows"
+            "mixture, center: expected errors of finite square, got one that overflows"
         )
     return mean, mean_square
 
@@ -374,7 +374,7 @@ def _as_tilts(
 
 
 def _log_growth(mixture: GaussianMixture, tilts: FloatArray) -> FloatArray:
-    r"""K(2t) - 2 K(t) = log sum_k a_k(t)^2 / pi_k exp(t^T Gamma_k t), not negative since K is convex.
+    r"""K(2t) - 2 K(t) = log sum_k a_k(t)^2 / pi_k exp(t^T Gamma_k t) >= 0, K being convex.
 
     With the gates a_k(t) in logarithms: no two large numbers are subtracted.
     """
@@ -414,7 +414,7 @@ def _present(mixture: GaussianMixture, origin: float) -> GaussianMixture:
 
 
 def _check_span(name: str, mixture: GaussianMixture, tilt: float) -> None:
-    """Refuse a tilt that spreads the tokens' exponents too far for the integral over all of them."""
+    """Refuse a tilt that spreads the exponents too far for the integral over all tokens."""
     reach = 2.0 * np.sqrt(2.0 * _CUT) * np.sqrt(mixture.covariances.max())
     with np.errstate(over="ignore"):
         span = tilt * (np.ptp(mixture.means) + reach)

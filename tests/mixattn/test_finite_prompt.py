@@ -396,7 +396,7 @@ def test_coin_flips_are_read_by_half_of_the_prompt_however_far_the_tilt(tilt):
 
 
 def test_errors_too_large_to_square_are_refused():
-    with pytest.raises(ValueError, match="center: expected errors whose square is a finite"):
+    with pytest.raises(ValueError, match="center: expected errors of finite square"):
         exact_error_1d(STANDARD, [1.0], [10], center=1e200)
     far = GaussianMixture([1.0], [[1e200]], np.eye(1))
     np.testing.assert_allclose(

@@ -24,6 +24,11 @@ def iterate_denoiser(task: DenoisingTask, z0: ArrayLike, n_steps: int) -> FloatA
     Returns
     -------
     ndarray, shape (n_steps + 1, ..., d)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     task = as_denoising_task(task)
     start = as_array("z0", z0, (None, task.dim))
@@ -37,11 +42,11 @@ def iterate_denoiser(task: DenoisingTask, z0: ArrayLike, n_steps: int) -> FloatA
 def clustering_fixed_point(lam: float) -> float:
     r"""Largest solution of :math:`u = \tanh(\lambda^2 u)` (Proposition 4.3 of the paper).
 
-    For two balanced components of covariance :math:`\gamma^2 I` and means :math:`c \pm \delta` of equal
-    norm, iterating the Bayes denoiser contracts the distance to the line of the means and moves u,
-    the position :math:`c + u \delta` on it. With :math:`\gamma = 0` the map of u is
-    :math:`u \mapsto \tanh(\lambda^2 u)`, :math:`\lambda = |\delta|/\xi`; with :math:`\gamma > 0` the fixed
-    points are those for :math:`\lambda = |\delta| / \sqrt{\gamma^2 + \xi^2}`.
+    For two balanced components of covariance :math:`\gamma^2 I` and means :math:`c \pm \delta` of
+    equal norm, iterating the Bayes denoiser contracts the distance to the line of the means and
+    moves u, the position :math:`c + u \delta` on it. With :math:`\gamma = 0` the map of u is
+    :math:`u \mapsto \tanh(\lambda^2 u)`, :math:`\lambda = |\delta|/\xi`; with :math:`\gamma > 0`
+    the fixed points are those for :math:`\lambda = |\delta| / \sqrt{\gamma^2 + \xi^2}`.
 
     Parameters
     ----------
@@ -53,6 +58,11 @@ def clustering_fixed_point(lam: float) -> float:
     float
         u in [0, 1]: 0 if :math:`\lambda \le 1`, else the stable positive branch, to a few units in
         the last place, near :math:`\lambda = 1` too.
+
+    Raises
+    ------
+    ValueError
+        If `lam` is negative or not a finite number.
 
     Examples
     --------
@@ -90,7 +100,7 @@ def _langevin_numerator(v: float) -> float:
 
 
 def _langevin_numerator_slope(v: float) -> float:
-    """Compute its derivative coth(v) - v / sinh(v)^2, to the few digits that Newton's method needs."""
+    """Compute its derivative coth(v) - v / sinh(v)^2, to the digits that Newton's method needs."""
     if v < 1e-2:
         return 2.0 * v / 3.0
     if v > 20.0:

@@ -1,7 +1,7 @@
 r"""The denoising task of section 4 of the paper, its Bayes denoiser and the risks of others.
 
-X is drawn from a Gaussian mixture, Z = X + noise of variance :math:`\xi^2` in each coordinate, and a
-denoiser maps Z back. Attention denoisers read the law of Z as an infinite prompt.
+X is drawn from a Gaussian mixture, Z = X + noise of variance :math:`\xi^2` in each coordinate, and
+a denoiser maps Z back. Attention denoisers read the law of Z as an infinite prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from mixattn._checks import FloatArray, as_array, as_scalar, freeze
+from mixattn._checks import (
+    EQUALITY_RTOL,
+    FloatArray,
+    Frozen,
+    as_array,
+    as_scalar,
+    frozen,
+    is_finite,
+)
 from mixattn.attention import Head, MultiHead, ResidualMultiHead
 from mixattn.denoising.gated import (
     GatedMap,
@@ -34,10 +42,11 @@ Denoiser = AttentionDenoiser | Callable[[FloatArray], Any]
 class RiskEstimate(float):
     """A risk: a float that knows how it was computed and how far off it may be.
 
-    Attributes
+    Parameters
     ----------
+    value : float
     error : float
-        Estimated absolute error.
+        Estimated absolute error, not negative.
     method : str
         "gate quadrature" (an integral over the few projections that the gates use), "tensor
         quadrature" or "Sobol points".
@@ -48,8 +57,8 @@ class RiskEstimate(float):
 
     def __new__(cls, value: float, error: float, method: str) -> RiskEstimate:
         """Attach an estimated absolute error and a method to `value`."""
-        self = super().__new__(cls, value)
-        self.error = float(error)
+        self = super().__new__(cls, as_scalar("value", value))
+        self.error = as_scalar("error", error, at_least=0.0)
         self.method = method
         return self
 
@@ -59,7 +68,7 @@ class RiskEstimate(float):
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class AffineDenoiser:
+class AffineDenoiser(Frozen):
     """The map z -> A z + c. Its excess risk is an integral over the posterior's projection only.
 
     Parameters
@@ -76,8 +85,7 @@ class AffineDenoiser:
         matrix = as_array("A", A, ("d", "d"))
         matrix = as_array("A", matrix, (len(matrix), len(matrix)))
         offset = np.zeros(len(matrix)) if c is None else as_array("c", c, (len(matrix),))
-        object.__setattr__(self, "A", freeze(matrix))
-        object.__setattr__(self, "c", freeze(offset))
+        self._set(A=matrix, c=offset)
 
     def __repr__(self) -> str:
         """Dimension, not entries."""
@@ -89,7 +97,7 @@ class AffineDenoiser:
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class DenoisingTask:
+class DenoisingTask(Frozen):
     r"""Recover X of law `mixture` from :math:`Z = X + \varepsilon`.
 
     The noise is :math:`\varepsilon \sim \mathcal N(0, \xi^2 I)`, independent of X.
@@ -133,9 +141,7 @@ class DenoisingTask:
         if not isinstance(mixture, GaussianMixture):
             raise ValueError(f"mixture: expected a GaussianMixture, got {type(mixture).__name__}")
         variance = as_scalar("noise_variance", noise_variance, above=0.0)
-        object.__setattr__(self, "mixture", mixture)
-        object.__setattr__(self, "noise_variance", variance)
-        object.__setattr__(self, "noisy", mixture.add_noise(variance))
+        self._set(mixture=mixture, noise_variance=variance, noisy=mixture.add_noise(variance))
 
     def __repr__(self) -> str:
         """Mixture in short and noise."""
@@ -145,6 +151,38 @@ class DenoisingTask:
     def dim(self) -> int:
         """Dimension d of the space."""
         return self.mixture.dim
+
+    @cached_property
+    def components(self) -> GaussianMixture:
+        """The components of positive weight: what a hypothesis on the components speaks of."""
+        kept = self.mixture.weights > 0
+        if kept.all():
+            return self.mixture
+        return GaussianMixture(
+            self.mixture.weights[kept], self.mixture.means[kept], self.mixture.covariances[kept]
+        )
+
+    @property
+    def within_variance(self) -> float | None:
+        r""":math:`\gamma^2` if every component has the covariance :math:`\gamma^2 I`, else None."""
+        covariances = self.components.covariances
+        variance = float(np.trace(covariances[0])) / self.dim
+        spread = np.abs(covariances - variance * np.eye(self.dim)).max()
+        return variance if spread <= EQUALITY_RTOL * variance else None
+
+    @property
+    def has_equal_norms(self) -> bool:
+        """Whether all means have the same norm, within a relative 1e-9."""
+        norms = _norms(self.components.means)
+        return bool(np.ptp(norms) <= EQUALITY_RTOL * norms.max())
+
+    @property
+    def has_opposite_means(self) -> bool:
+        """Whether there are two components with means m and -m, within a relative 1e-9."""
+        means = self.components.means
+        if len(means) != 2:
+            return False
+        return bool(_norms(means.sum(axis=0)) <= EQUALITY_RTOL * _norms(means).max())
 
     def bayes_denoiser(self, z: ArrayLike) -> FloatArray:
         r"""Evaluate :math:`E[X \mid Z = z]` (Proposition C.1 of the paper), shape (..., d).
@@ -159,6 +197,15 @@ class DenoisingTask:
         Parameters
         ----------
         z : array_like, shape (..., d)
+
+        Returns
+        -------
+        ndarray, shape (..., d)
+
+        Raises
+        ------
+        ValueError
+            If `z` has another shape or entries that are not finite.
         """
         points = as_array("z", z, (None, self.dim))
         beta = self.noisy.posterior(points)
@@ -184,6 +231,11 @@ class DenoisingTask:
         ----------
         rtol : float, optional
             Relative accuracy demanded. By default the best that the method gives is returned.
+
+        Returns
+        -------
+        RiskEstimate
+            A float with its estimated `error` and its `method`.
 
         Raises
         ------
@@ -246,9 +298,8 @@ class DenoisingTask:
         evaluate = self._as_map(denoiser)
 
         def square(z: FloatArray) -> FloatArray:
-            gap: FloatArray = evaluate(z) - self.bayes_denoiser(z)
-            total: FloatArray = np.sum(gap**2, axis=1)
-            return total
+            gap = evaluate(z) - self.bayes_denoiser(z)
+            return np.sum(gap**2, axis=1)
 
         # the square of the rounding of the values: no accuracy below it
         floor = (1e-14) ** 2 * float(np.trace(self.noisy.second_moment))
@@ -256,18 +307,25 @@ class DenoisingTask:
         return _require_accuracy(RiskEstimate(value, error, method), rtol, floor)
 
     @cached_property
-    def _shrinkages(self) -> list[FloatArray]:
+    def _shrinkages(self) -> tuple[FloatArray, ...]:
         """Gamma_k S_k^-1 of each component."""
         matrices = []
         for clean, noisy in zip(self.mixture.covariances, self.noisy.covariances, strict=True):
             factor = scipy.linalg.cho_factor(noisy, lower=True)
             matrices.append(scipy.linalg.cho_solve(factor, clean).T)
-        return matrices
+        return frozen(tuple(matrices))
 
     @cached_property
     def whitened(self) -> WhitenedTask:
-        """The task in coordinates where the noisy components have covariance I (if they share one)."""
-        return WhitenedTask.of(self.mixture, self.noise_variance)
+        """The task with noisy components of covariance I, if they share one covariance."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            whitened = WhitenedTask.of(self.mixture, self.noise_variance)
+        if not is_finite(whitened.bayes_shifts):
+            raise ValueError(
+                "task: expected means whose squares, in units of the noisy covariance, are finite "
+                "numbers, got means too large"
+            )
+        return whitened
 
     def _between_components(self, z: FloatArray) -> FloatArray:
         """Variance of the component's posterior mean under the posterior, at `z` (n, d)."""
@@ -291,7 +349,14 @@ class DenoisingTask:
                 "denoiser: expected a Head, MultiHead, ResidualMultiHead or a callable z -> D(z), "
                 f"got {type(denoiser).__name__}"
             )
-        return lambda z: as_array("denoiser(z)", denoiser(z), z.shape)
+        # a copy: the denoiser may work in place
+        return lambda z: as_array("denoiser(z)", denoiser(z.copy()), z.shape)
+
+
+def _norms(vectors: FloatArray) -> FloatArray:
+    """Norms over the last axis; the squares of huge entries must not overflow."""
+    scale = np.abs(vectors).max(initial=np.finfo(float).tiny)
+    return scale * np.linalg.norm(vectors / scale, axis=-1)
 
 
 def as_denoising_task(task: Any) -> DenoisingTask:

@@ -7,10 +7,10 @@ both are resolved at once,
 .. math::
     x(y) = \frac{y}{h} + c \sum_j \operatorname{arsinh}\frac{y - y_j}{w_j},
 
-where :math:`y_j` is the place of gate j and :math:`\pm i w_j` its poles from it. The map is analytic
-and sends the poles to a strip of fixed width, so the rule converges geometrically and the number of
-nodes grows only like the logarithm of the slope. In several dimensions the rule is nested: the
-nodes of each axis follow the gates' places given the axes before.
+where :math:`y_j` is the place of gate j and :math:`\pm i w_j` its poles from it. The map is
+analytic and sends the poles to a strip of fixed width, so the rule converges geometrically and the
+number of nodes grows only like the logarithm of the slope. In several dimensions the rule is
+nested: the nodes of each axis follow the gates' places given the axes before.
 """
 
 from __future__ import annotations
@@ -144,14 +144,17 @@ def _graded_trapezoid(
         miss = x - targets
         y = np.clip(y - miss / density, lower, upper)
         if np.abs(miss).max() < _NEWTON_MISS:
-            break
-    _, density = x_of(y)
-    return y, spacing / density
+            _, density = x_of(y)
+            return y, spacing / density
+    raise ArithmeticError(
+        f"gate_nodes: Newton's method for the nodes misses by {np.abs(miss).max():g} after "
+        f"{_MOST_NEWTON_STEPS} steps"
+    )
 
 
 # Newton's method squares the miss at each step: after one below this, it is at rounding.
 _NEWTON_MISS = 1e-6
-_MOST_NEWTON_STEPS = 10
+_MOST_NEWTON_STEPS = 20
 
 
 def _first_guess(
@@ -163,15 +166,29 @@ def _first_guess(
     x_of: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
 ) -> FloatArray:
     """Solve x(y) = targets by linear interpolation in a table that is fine where x bends."""
-    rows = len(places)
     reach = np.arcsinh((upper - lower) / widths.min(initial=upper - lower))
     bends = np.sinh(np.linspace(-reach, reach, 2 * int(np.ceil(2.0 * reach)) + 1))
-    around = (places[:, :, None] + widths[:, None] * bends).reshape(rows, -1)
-    ends = np.broadcast_to([lower, upper], (rows, 2))
+    around = (places[:, :, None] + widths[:, None] * bends).reshape(len(places), -1)
+    ends = np.broadcast_to([lower, upper], (len(places), 2))
     table = np.sort(np.clip(np.concatenate([ends, around], axis=1), lower, upper), axis=1)
-    x_table, _ = x_of(table)
-    # rows laid end to end, so that one call interpolates in all of them
-    shift = np.arange(rows)[:, None] * (1.0 + (x_table[:, -1] - x_table[:, 0]).max())
-    shift = shift - x_table[:, :1]
-    guess: FloatArray = np.interp(targets + shift, (x_table + shift).ravel(), table.ravel())
-    return np.clip(guess, lower, upper)
+    return np.clip(interpolate_rows(targets, x_of(table)[0], table), lower, upper)
+
+
+def interpolate_rows(x: FloatArray, x_table: FloatArray, y_table: FloatArray) -> FloatArray:
+    """Linear interpolation of each row of `x` in its own table, as `numpy.interp` row by row.
+
+    Parameters
+    ----------
+    x : ndarray, shape (n, k)
+        Within its row's table.
+    x_table, y_table : ndarray, shape (n, m)
+        Each row of `x_table` ascending.
+
+    Returns
+    -------
+    ndarray, shape (n, k)
+    """
+    # Rows are moved apart, so that together they are one ascending table: one call serves all.
+    apart = 1.0 + np.ptp(x_table, axis=1).max()
+    moved = apart * np.arange(len(x))[:, None] - x_table[:, :1]
+    return np.interp(x + moved, (x_table + moved).ravel(), y_table.ravel())

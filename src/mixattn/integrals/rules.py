@@ -1,9 +1,9 @@
 """Quadrature rules for Gaussian integrals of logistic functions.
 
-A rule is a pair ``(nodes, weights)``. Every rule here is sized before the integrand is evaluated, from
-two facts about it: where it is analytic (the logistic function has its poles at the odd multiples
-of i pi, a gate of slope k therefore at a distance of at least pi / k from the real axis) and where its
-mass sits.
+A rule is a pair ``(nodes, weights)``. Every rule here is sized before the integrand is evaluated,
+from two facts about it: where it is analytic (the logistic function has its poles at the odd
+multiples of i pi, a gate of slope k therefore at a distance of at least pi / k from the real axis)
+and where its mass sits.
 
 References
 ----------
@@ -85,10 +85,10 @@ def gauss_legendre(n: int) -> Rule:
 def trapezoidal_step(strip: float, tolerance: float = TOLERANCE) -> float:
     r"""Return the largest step for which the trapezoidal rule on the line meets `tolerance`.
 
-    For g analytic and bounded by M in the strip \|Im z\| < a, the rule of step h applied to the standard
-    normal density times g errs by at most ``2 M exp(a^2/2) / (exp(2 pi a / h) - 1)`` (Trefethen and
-    Weideman, Theorem 5.1; Goodwin). The best a is ``2 pi / h``, or the whole strip when it is
-    narrower than that.
+    For g analytic and bounded by M in the strip \|Im z\| < a, the rule of step h applied to the
+    standard normal density times g errs by at most ``2 M exp(a^2/2) / (exp(2 pi a / h) - 1)``
+    (Trefethen and Weideman, Theorem 5.1; Goodwin). The best a is ``2 pi / h``, or the whole strip
+    when it is narrower than that.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def gaussian_trapezoid(
     upper: float = GAUSSIAN_REACH,
     tolerance: float = TOLERANCE,
 ) -> Rule:
-    """Return trapezoidal nodes and weights for N(0, 1) on a window, with step from an a-priori bound.
+    """Return trapezoidal nodes and weights for N(0, 1), with a step from an a-priori bound.
 
     Parameters
     ----------
@@ -162,10 +162,11 @@ def tensor_product(*rules: Rule) -> Rule:
     return np.stack([grid.ravel() for grid in grids], axis=-1), weights
 
 
-# Gauss-Legendre on a panel errs by a small multiple of M RATE^(-2n) when the integrand is analytic and
-# bounded by M in the ellipse with foci at the panel's ends and half-axis ELLIPSE half-lengths; the disc on
-# that half-axis contains it. At most LONGEST_PANEL for the standard normal density, whose growth off the
-# real axis, exp((1.5 * 3)^2 / 2) = 2.5e4, then leaves 5e-15 with 18 nodes: RATE^(-36) = 2e-19.
+# Gauss-Legendre on a panel errs by a small multiple of M RATE^(-2n) when the integrand is analytic
+# and bounded by M in the ellipse with foci at the panel's ends and half-axis ELLIPSE half-lengths;
+# the disc on that half-axis contains it. At most LONGEST_PANEL for the standard normal density,
+# whose growth off the real axis, exp((1.5 * 3)^2 / 2) = 2.5e4, then leaves 5e-15 with 18 nodes:
+# RATE^(-36) = 2e-19.
 ELLIPSE = 1.8
 RATE = ELLIPSE + np.sqrt(ELLIPSE**2 - 1)
 PANEL_NODES = 18
@@ -179,7 +180,7 @@ Fits = Callable[[FloatArray, FloatArray], NDArray[np.bool_]]
 def graded_panels(
     lower: float, upper: float, fits: Fits, longest: float = np.inf
 ) -> tuple[FloatArray, FloatArray]:
-    """Bisect an interval until every panel fits, so that panels shrink where the integrand is sharp.
+    """Bisect an interval until every panel fits: panels shrink where the integrand is sharp.
 
     Parameters
     ----------
@@ -238,8 +239,8 @@ def panel_rule(centers: FloatArray, half_lengths: FloatArray, n: int) -> Rule:
 def logistic_derivatives(y: FloatArray, order: int) -> FloatArray:
     r"""Return softplus(y) = log(1 + e^y) and its derivatives up to `order` <= 3, stacked first.
 
-    Computed from exp(-\|y\|) alone: nothing overflows, and softplus, sigma and sigma' keep their relative
-    accuracy in both tails.
+    Computed from exp(-\|y\|) alone: nothing overflows, and softplus, sigma and sigma' keep their
+    relative accuracy in both tails.
 
     Examples
     --------
@@ -268,8 +269,8 @@ def logistic_normal(
     r"""Return E[(offset + Z)^j g(mean + std Z)], Z ~ N(0, 1), for g = softplus and its derivatives.
 
     Each value is accurate relative to the expectation of the integrand's modulus, also where the
-    integrand is tiny: as exp(-\|y\|) decays at rate 1, its mass sits at most `std` deviations from the mean of
-    Z towards y = 0, and both rules cover it.
+    integrand is tiny: as exp(-\|y\|) decays at rate 1, its mass sits at most `std` deviations from
+    the mean of Z towards y = 0, and both rules cover it.
 
     Parameters
     ----------
@@ -335,7 +336,7 @@ def _by_panels(
     lower: float,
     upper: float,
 ) -> FloatArray:
-    """Gauss-Legendre panels in y = mean + std Z, graded towards the poles +- i pi: for a large `std`.
+    """Gauss-Legendre panels in y = mean + std Z, graded towards the poles: for a large `std`.
 
     The nodes are shared by all means, and Z + offset = y / std + (offset - mean / std) exactly.
     """

@@ -337,3 +337,50 @@ def test_in_context_denoising_needs_equal_norms_and_the_residual():
 def test_refused_layers(arguments, message):
     with pytest.raises(ValueError, match=message):
         in_context_denoiser(*arguments)
+
+
+def means_at(angle, flip):
+    second = [flip * np.cos(angle), np.sin(angle)]
+    return GaussianMixture([0.4, 0.6], 3 * np.array([[1.0, 0.0], second]), 1.3 * np.eye(2))
+
+
+@pytest.mark.parametrize("flip", [1, -1])
+@pytest.mark.parametrize("angle", [1e-2, 1e-4, 1e-6, 1e-7, 1.6e-8, 1e-9])
+def test_no_construction_returns_heads_that_lost_their_digits(angle, flip):
+    task = DenoisingTask(means_at(angle, flip), 4.0)
+    assert task.excess_risk(two_head_denoiser(task)) < 1e-24
+    try:
+        printed = two_head_denoiser(task, "noncollinear")
+    except ValueError as error:
+        assert angle < 1e-3
+        assert "uniform" in str(error) or "opposite" in str(error)  # noqa: PT017
+    else:
+        assert largest_gap(task, printed) < 1e-6
+
+
+def test_a_refusal_near_collinear_means_names_the_construction_that_holds():
+    task = DenoisingTask(means_at(1e-9, 1), 4.0)
+    with pytest.raises(ValueError, match=r'lost its digits.*the construction "uniform"'):
+        two_head_denoiser(task, "noncollinear")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_two_head_denoiser_has_two_heads(count):
+    heads = [Head(np.eye(2), np.eye(2))] * count
+    with pytest.raises(ValueError, match=f"heads: expected two heads, got {count}"):
+        TwoHeadDenoiser(heads, "uniform")
+    with pytest.raises(ValueError, match="construction: expected one of"):
+        TwoHeadDenoiser([Head(np.eye(2), np.eye(2))] * 2, "mine")
+
+
+def test_linear_maps_are_refused_below_the_rounding_of_the_moments():
+    far = DenoisingTask(GaussianMixture([0.5, 0.5], [[1e9, 0.0], [0.0, 1e9]], np.eye(2)), 1.0)
+    with pytest.raises(ValueError, match="expected a noise variance above the rounding"):
+        best_linear_denoiser(far)
+    np.testing.assert_allclose(
+        best_linear_denoiser(
+            DenoisingTask(GaussianMixture([1.0], [[3.0, 0.0]], 0 * np.eye(2)), 1.0)
+        ),
+        [[0.9, 0.0], [0.0, 0.0]],
+        atol=1e-15,
+    )

@@ -1,6 +1,7 @@
 """Bayes denoiser and risks, against brute quadrature, simulation, Tweedie and mpmath."""
 
 import copy
+import dataclasses
 import pickle
 
 import mpmath as mp
@@ -17,6 +18,7 @@ from mixattn import (
     Head,
     MultiHead,
     ResidualMultiHead,
+    RiskEstimate,
     best_affine_denoiser,
     best_linear_denoiser,
     two_head_denoiser,
@@ -471,3 +473,80 @@ def test_short_representations():
     assert "noise_variance=4" in repr(FIGURE_2)
     assert repr(AffineDenoiser(np.eye(2))) == "AffineDenoiser(dim=2)"
     assert repr(two_head_denoiser(FIGURE_2)) == "TwoHeadDenoiser(dim=2, construction='uniform')"
+
+
+ONE_GAUSSIAN = DenoisingTask(GaussianMixture([1.0], [[0.0]], [[1.0]]), 1.0)  # f*(z) = z / 2
+
+
+def test_a_denoiser_that_works_in_place_gets_a_copy():
+    pair = DenoisingTask(GaussianMixture([0.5, 0.5], [[1.0], [-1.0]], [[0.5]]), 0.5)
+
+    def halves(z):
+        z *= 0.5
+        return z
+
+    assert pair.excess_risk(halves) == pair.excess_risk(lambda z: 0.5 * z)
+    assert pair.excess_risk(halves) == pytest.approx(
+        pair.excess_risk(AffineDenoiser([[0.5]])), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("frequency", [40.0, 1000.0])
+@pytest.mark.parametrize("wave", [np.sin, np.cos])
+def test_excess_risk_of_a_fast_oscillation(wave, frequency):
+    risk = ONE_GAUSSIAN.excess_risk(lambda z: wave(frequency * z) + 0.5 * z)
+    assert risk == pytest.approx(0.5, rel=1e-9)  # E cos(2 f Z) is below the smallest float
+    assert risk.error < 1e-8
+
+
+@pytest.mark.parametrize(("value", "error"), [(np.nan, 0.1), (0.1, np.nan), (0.1, -1.0)])
+def test_a_risk_estimate_is_made_of_numbers(value, error):
+    with pytest.raises(ValueError, match="expected"):
+        RiskEstimate(value, error, "by hand")
+
+
+def test_copies_of_a_task_are_frozen_and_compute_the_same():
+    task = random_task(3, np.random.default_rng(5), own=True)
+    risk = task.bayes_risk()
+    twins = copy.copy(task), copy.deepcopy(task), pickle.loads(pickle.dumps(task))
+    for twin in (task, *twins):
+        assert twin.bayes_risk() == risk
+        for array in (twin.mixture.means, twin.noisy.covariances, *twin._shrinkages):
+            assert not array.flags.writeable
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            twin.noise_variance = 2.0
+    affine = copy.deepcopy(AffineDenoiser(np.eye(2), [1.0, 2.0]))
+    with pytest.raises(ValueError, match="read-only"):
+        affine.A[0, 0] = 2.0
+
+
+def test_predicates_of_a_task():
+    def pair(first, second, covariance=1.0):
+        return DenoisingTask(
+            GaussianMixture([0.3, 0.7], [first, second], covariance * np.eye(2)), 1.0
+        )
+
+    assert pair([3.0, 0.0], [0.0, 3.0 * (1 + 5e-10)]).has_equal_norms
+    assert not pair([3.0, 0.0], [0.0, 3.0 * (1 + 5e-9)]).has_equal_norms
+    assert pair([1e200, 0.0], [0.0, 1e200]).has_equal_norms
+    assert pair([1.0, 2.0], [-1.0, -2.0]).has_opposite_means
+    assert not pair([1.0, 2.0], [-1.0, -2.0 + 1e-8]).has_opposite_means
+    assert pair([1.0, 2.0], [0.0, 0.0], 4.0).within_variance == 4.0
+    own = GaussianMixture([0.3, 0.7], [[1.0, 0.0], [0.0, 1.0]], [np.eye(2), 2 * np.eye(2)])
+    assert DenoisingTask(own, 1.0).within_variance is None
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda task: task.bayes_risk(),
+        lambda task: task.excess_risk(two_head_denoiser(task)),
+        lambda task: task.excess_risk(lambda z: z),
+        best_linear_denoiser,
+        best_affine_denoiser,
+    ],
+)
+def test_means_whose_squares_overflow_are_refused_in_words(use):
+    far = DenoisingTask(GaussianMixture([0.4, 0.6], [[1e200, 0.0], [0.0, 1e200]], np.eye(2)), 4.0)
+    with pytest.raises(ValueError, match=r"expected (means|points)"):
+        use(far)

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixattn.integrals.gates import gate_nodes, steepest_axes
+from mixattn.integrals.gates import (
+    _graded_trapezoid,
+    gate_nodes,
+    interpolate_rows,
+    steepest_axes,
+)
 
 
 def sigmoid(logit):
@@ -105,3 +110,26 @@ def test_steepest_axes_span_the_directions_steepest_first():
 def test_steepest_axes_of_nothing():
     assert steepest_axes(np.zeros((0, 4))).shape == (4, 0)
     assert steepest_axes(np.zeros((2, 4))).shape == (4, 0)
+
+
+def test_nodes_are_evenly_spaced_in_the_graded_variable():
+    # steep gates, close together and far apart: a first guess alone is off here
+    rng = np.random.default_rng(3)
+    places, widths = rng.uniform(-6.0, 6.0, (7, 4)), np.array([3.0, 0.3, 0.01, 1e-5])
+    step, grading = 0.7, 3.4
+    y, dy = _graded_trapezoid(-9.0, 9.0, places, widths, step, grading)
+    scaled = (y[:, None, :] - places[:, :, None]) / widths[:, None]
+    x = y / step + grading * np.arcsinh(scaled).sum(axis=1)
+    gaps = np.diff(x, axis=1)
+    np.testing.assert_allclose(gaps, np.broadcast_to(gaps[:, :1], gaps.shape), rtol=1e-9)
+    density = 1 / step + (grading / widths[:, None] / np.sqrt(1 + scaled**2)).sum(axis=1)
+    np.testing.assert_allclose(dy * density, gaps[:, :1] * np.ones_like(y), rtol=1e-9)
+
+
+def test_rows_are_interpolated_each_in_its_own_table():
+    rng = np.random.default_rng(4)
+    x_table = np.cumsum(rng.random((5, 9)), axis=1) - 3.0
+    y_table = rng.standard_normal((5, 9))
+    x = rng.uniform(x_table[:, :1], x_table[:, -1:], (5, 20))
+    expected = [np.interp(*row) for row in zip(x, x_table, y_table, strict=True)]
+    np.testing.assert_allclose(interpolate_rows(x, x_table, y_table), expected, atol=1e-12)
