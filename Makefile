@@ -35,7 +35,7 @@ refresh: $(INSTALLED)  ## re-execute the chapters in place; CHAPTERS="book/01_x.
 	@$(BIN)/python tools/refresh.py $(CHAPTERS)
 
 data: $(INSTALLED)  ## make the stored data anew; NAME=ch05_constant_gate for one set
-	@$(BIN)/python -m companion.store $(NAME)
+	@$(BIN)/python tools/data.py $(NAME)
 
 bench: $(INSTALLED)  ## speed and memory against what you would use instead
 	@$(BIN)/python tools/bench.py

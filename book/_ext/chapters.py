@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,12 @@ LOGGER = logging.getLogger(__name__)
 WORKERS = 2
 #: Measured values that a chapter hands to the ledger; a page does not show them.
 MACHINE_READABLE = "application/vnd.mixattn.claims+json"
+#: What companion.show_figure leaves in a notebook.
+FIGURE = re.compile(
+    r'<figure id="(?P<name>[^"]*)"[^>]*><img alt="(?P<alt>[^"]*)" width="(?P<width>\d+)"[^>]*'
+    r' src="data:image/webp;base64,(?P<image>[^"]*)">'
+    r"(<figcaption>(?P<caption>[^<]*)</figcaption>)?</figure>"
+)
 
 
 def store(app: Sphinx) -> Path:
@@ -100,17 +108,19 @@ def execute_outdated(
     return outdated
 
 
-def figure_markdown(app: Sphinx, image: str, alt: str, caption: str) -> str:
+def figure_markdown(app: Sphinx, found: re.Match[str]) -> str:
     """MyST source of a figure; the image is written where Sphinx collects it."""
-    data = b64decode(image)
+    data = b64decode(found["image"])
     path = store(app) / "figures" / f"{sha256(data).hexdigest()[:20]}.webp"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     # Relative to the sources, also where the build is elsewhere.
     address = "/" + Path(os.path.relpath(path, app.srcdir)).as_posix()
     # JSON strings are YAML strings, which is what directive options are.
+    alt = json.dumps(unescape(found["alt"]), ensure_ascii=False)
     return (
-        f":::{{figure}} {address}\n:alt: {json.dumps(alt, ensure_ascii=False)}\n\n{caption}\n:::\n"
+        f":::{{figure}} {address}\n:name: {found['name']}\n:alt: {alt}\n"
+        f":width: {found['width']}px\n\n{unescape(found['caption'] or '')}\n:::\n"
     )
 
 
@@ -123,12 +133,8 @@ def substitute(app: Sphinx, docname: str, source: list[str]) -> None:
         for output in cell.get("outputs", []):
             bundle = output.get("data", {})
             bundle.pop(MACHINE_READABLE, None)
-            described = output.get("metadata", {}).get("image/webp", {})
-            if "image/webp" in bundle and "alt" in described:
-                text = figure_markdown(
-                    app, bundle["image/webp"], described["alt"], described.get("caption", "")
-                )
-                output["data"] = {"text/markdown": text}
+            if found := FIGURE.fullmatch("".join(bundle.get("text/html", ""))):
+                output["data"] = {"text/markdown": figure_markdown(app, found)}
     source[0] = json.dumps(notebook)
 
 

@@ -117,13 +117,15 @@ def _summary(book: Ledger) -> list[nodes.Node]:
     """Return the counts: all claims, then by how far they are established."""
     executed = [claim for claim in book.claims if book.is_executed(claim)]
     planned = [claim for claim in book.claims if book.is_planned(claim)]
-    rows = sum(len(book.checks(claim)) for claim in executed)
+    rows = [row for claim in executed for row in book.checks(claim)]
+    by_tests = sum(row in book.measured for row in rows)
     tests = {test for claim in executed for test in book.markers.get(claim.id, ())}
     missing = len(book.claims) - len(executed) - len(planned)
     text = (
         f"{_count(len(book.claims), 'claim')}: {len(executed)} executed, by "
-        f"{_count(rows, 'checked row')} in the chapters and {_count(len(tests), 'test')}; "
-        f"{len(planned)} planned, their chapters not written yet"
+        f"{_count(len(rows) - by_tests, 'checked row')} in the chapters and "
+        f"{_count(len(tests), 'test')}, which show {_count(by_tests, 'measured value')}; "
+        f"{len(planned)} planned, not executed yet"
         f"{f'; {missing} lacking a check or a test' if missing else ''}."
     )
     lines = []
@@ -156,6 +158,7 @@ def _evidence(book: Ledger, claim: Claim) -> list[nodes.Node]:
         texts = [
             f"{row.check}: expected {row.expected}, measured {row.measured}"
             f"{'' if row.holds else ', does not hold'}"
+            f"{f' (test {row.place})' if row in book.measured else ''}"
             for row in rows
         ]
         holding = sum(row.holds for row in rows)

@@ -17,6 +17,7 @@ import yaml
 
 CLAIMS_MIME = "application/vnd.mixattn.claims+json"
 N_CHAPTERS = 12
+MEASURED = Path("book", "measured.json")
 
 #: Each kind, and how far a claim of that kind is established when its entry gives no status.
 KINDS = {
@@ -63,6 +64,7 @@ class Claim:
     kind: str
     statement: str
     status: str
+    planned: bool = False
 
     @property
     def anchor(self) -> str:
@@ -72,18 +74,20 @@ class Claim:
 
 @dataclass(frozen=True)
 class Check:
-    """One row of a table that a chapter's executed cell left in the committed notebook."""
+    """One measured row: of a table in a committed notebook, or recorded by a test."""
 
     id: str
     check: str
     expected: str
     measured: str
     holds: bool
+    place: str
+    """The notebook's file, or the test as in the markers, with its parameters."""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's notebook and the rows that it checks."""
+    """A chapter's notebook and the rows that it and its details page check."""
 
     number: int
     path: Path
@@ -102,6 +106,8 @@ class Ledger:
         The chapters that exist.
     markers : mapping of str to tuple of str
         For each id, the tests marked with it, as ``file.py::test``.
+    measured : tuple of Check
+        The rows that tests recorded.
     faults : tuple of str
         What could not be read: malformed entries, markers and notebooks.
     """
@@ -109,56 +115,74 @@ class Ledger:
     claims: tuple[Claim, ...]
     chapters: Mapping[int, Chapter]
     markers: Mapping[str, tuple[str, ...]]
+    measured: tuple[Check, ...] = ()
     faults: tuple[str, ...] = ()
 
     def is_planned(self, claim: Claim) -> bool:
-        """Whether the claim's chapter is still to be written."""
-        return claim.chapter not in self.chapters
+        """Whether the claim is announced as planned or its chapter is still to be written."""
+        return claim.planned or claim.chapter not in self.chapters
 
     def checks(self, claim: Claim) -> tuple[Check, ...]:
-        """Return the rows of the claim in its own chapter."""
-        if self.is_planned(claim):
-            return ()
-        return tuple(c for c in self.chapters[claim.chapter].checks if c.id == claim.id)
+        """Return the rows of the claim, in its own chapter first, then in the tests."""
+        chapter = self.chapters.get(claim.chapter)
+        rows = (*(chapter.checks if chapter else ()), *self.measured)
+        return tuple(row for row in rows if row.id == claim.id)
 
     def is_executed(self, claim: Claim) -> bool:
-        """Whether the claim's chapter checks it, every row holds, and a test carries it."""
+        """Whether rows check the claim, every one holds, and a test carries it."""
         rows = self.checks(claim)
         return bool(rows) and all(row.holds for row in rows) and claim.id in self.markers
 
     def problems(self) -> list[str]:
         """Return what keeps the ledger from being true, one line each; empty when it is."""
         found = list(self.faults)
-        known = {claim.id: claim for claim in self.claims}
         for claim in self.claims:
-            if self.is_planned(claim):
-                continue
-            place = self.chapters[claim.chapter].path.name
-            if not any(row.holds for row in self.checks(claim)):
-                found.append(f"{claim.id}: no row of {place} checks it and holds")
-            if claim.id not in self.markers:
-                found.append(f"{claim.id}: no test is marked with it")
+            found += self._claim_problems(claim)
+        known = {claim.id: claim for claim in self.claims}
         for chapter in self.chapters.values():
             for row in chapter.checks:
-                place = f"{chapter.path.name}: the row {row.check!r} of {row.id}"
-                if row.id not in known:
-                    found.append(f"{place}: the ledger has no such claim")
-                elif known[row.id].chapter != chapter.number:
-                    found.append(f"{place}: the claim is chapter {known[row.id].chapter}'s")
-                if not row.holds:
-                    found.append(f"{place} does not hold")
+                found += _row_problems(row, known)
+                if row.id in known and known[row.id].chapter != chapter.number:
+                    found.append(f"{_name(row)}: the claim is chapter {known[row.id].chapter}'s")
+        for row in self.measured:
+            found += _row_problems(row, known)
+            if row.place.partition("[")[0] not in self.markers.get(row.id, ()):
+                found.append(f"{_name(row)}: no such test is marked with it")
         for name, tests in self.markers.items():
             if name not in known:
                 found.append(f"{', '.join(tests)}: the ledger has no claim {name}")
         return found
 
+    def _claim_problems(self, claim: Claim) -> Iterator[str]:
+        if claim.planned and self.is_executed(claim):
+            yield f"{claim.id}: it is executed, so no longer planned"
+        if self.is_planned(claim):
+            return
+        if not any(row.holds for row in self.checks(claim)):
+            place = self.chapters[claim.chapter].path.name
+            yield f"{claim.id}: no row of {place} or of a test checks it and holds"
+        if claim.id not in self.markers:
+            yield f"{claim.id}: no test is marked with it"
+
+
+def _name(row: Check) -> str:
+    return f"{row.place}: the row {row.check!r} of {row.id}"
+
+
+def _row_problems(row: Check, known: Mapping[str, Claim]) -> Iterator[str]:
+    if row.id not in known:
+        yield f"{_name(row)}: the ledger has no such claim"
+    if not row.holds:
+        yield f"{_name(row)} does not hold"
+
 
 def read_ledger(root: Path) -> Ledger:
-    """Read the ledger of the tree at `root`: book/claims.yml, book/NN_*.ipynb and tests/."""
+    """Read the ledger of the tree at `root`: its claims, chapters, tests and what they measured."""
     claims, entry_faults = parse_claims((root / "book" / "claims.yml").read_text("utf-8"))
     chapters, chapter_faults = read_chapters(root / "book")
     markers, marker_faults = read_markers(root / "tests")
-    return Ledger(claims, chapters, markers, (*entry_faults, *chapter_faults, *marker_faults))
+    faults = (*entry_faults, *chapter_faults, *marker_faults)
+    return Ledger(claims, chapters, markers, read_measured(root / MEASURED), faults)
 
 
 def source_files(root: Path) -> list[Path]:
@@ -166,6 +190,7 @@ def source_files(root: Path) -> list[Path]:
     book = root / "book"
     return [
         book / "claims.yml",
+        *([root / MEASURED] if (root / MEASURED).exists() else []),
         *sorted(book.glob("[0-9][0-9]_*.ipynb")),
         *_test_files(root / "tests"),
     ]
@@ -206,6 +231,9 @@ def _entry_faults(entry: Any) -> list[str]:
                 faults.append(
                     f"chapter: expected an integer from 1 to {N_CHAPTERS}, got {chapter!r}"
                 )
+        elif name == "planned":
+            if name in entry and entry[name] is not True:
+                faults.append(f"planned: expected true or nothing, got {entry[name]!r}")
         elif name == "status":
             if name in entry and entry[name] not in STATUSES:
                 faults.append(f"status: expected one of {list(STATUSES)}, got {entry[name]!r}")
@@ -219,16 +247,26 @@ def _entry_faults(entry: Any) -> list[str]:
 
 
 def read_chapters(folder: Path) -> tuple[dict[int, Chapter], list[str]]:
-    """Return the chapters in `folder` by number, and what is wrong with their files."""
+    """Return the chapters in `folder` by number, and what is wrong with their files.
+
+    A chapter is a notebook and, beside it, its details page ``NN_name_details.ipynb``.
+    """
     chapters: dict[int, Chapter] = {}
     faults: list[str] = []
-    for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
+    paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    for path in paths:
         number = int(path.name[:2])
+        if path.stem.endswith("_details"):
+            if path.with_stem(path.stem.removesuffix("_details")) not in paths:
+                faults.append(f"{path.name}: it has no chapter")
+            continue
         if number in chapters:
             faults.append(f"{path.name}: chapter {number} is also {chapters[number].path.name}")
             continue
+        details = path.with_stem(f"{path.stem}_details")
+        rows = [row for file in (path, details) if file in paths for row in _checks(file)]
         notebook = json.loads(path.read_text("utf-8"))
-        chapters[number] = Chapter(number, path, _title(notebook), tuple(_checks(notebook)))
+        chapters[number] = Chapter(number, path, _title(notebook), tuple(rows))
     return chapters, faults
 
 
@@ -242,11 +280,17 @@ def _title(notebook: Mapping[str, Any]) -> str:
     return ""
 
 
-def _checks(notebook: Mapping[str, Any]) -> Iterator[Check]:
-    for cell in notebook["cells"]:
+def _checks(path: Path) -> Iterator[Check]:
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
         for output in cell.get("outputs", []):
             for row in output.get("data", {}).get(CLAIMS_MIME, []):
-                yield Check(**row)
+                yield Check(**row, place=path.name)
+
+
+def read_measured(path: Path) -> tuple[Check, ...]:
+    """Return the rows that the tests recorded (``measured`` in tests/conftest.py)."""
+    recorded = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return tuple(Check(**row, place=test) for test, rows in recorded.items() for row in rows)
 
 
 def _test_files(folder: Path) -> list[Path]:

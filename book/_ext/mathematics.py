@@ -59,7 +59,9 @@ class Formulas:
 
     def plain(self, element: nodes.Element) -> str:
         """Return a formula as a line of text."""
-        return unescape(re.sub("<[^>]*>", "", self.html(element, False).partition("katex-html")[2])[21:])
+        return unescape(
+            re.sub("<[^>]*>", "", self.html(element, False).partition("katex-html")[2])[21:]
+        )
 
     def _ask(self, tex: str, display: bool) -> list[str]:
         if self.process is None:

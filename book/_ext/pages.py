@@ -43,7 +43,7 @@ MENDED = [
     (r'<div id="pst-scroll-pixel-helper"></div>', ""),
     (r'(<button class="btn search-button-field[^>]*) aria-label="Search"', r"\1"),
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
-    (r'<th([^>]*)>\s*<p></p>\s*</th>', r"<td\1></td>"),
+    (r"<th([^>]*)>\s*<p></p>\s*</th>", r"<td\1></td>"),
     # A list whose entries are no list items.
     (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
     (r' role="doc-biblioentry"', ""),

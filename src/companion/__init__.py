@@ -1,7 +1,28 @@
-"""What the chapters need around the mathematics: claim checks, figures, explorers."""
+"""What the chapters need around the mathematics: claim checks, figures, routes, stored data."""
 
-from companion.claims import ClaimFailed, check_claims, claim
+from companion.claims import (
+    ClaimFailed,
+    at_least,
+    at_most,
+    check_claims,
+    equals,
+    holds,
+    within,
+)
 from companion.explore import explorer
+from companion.store import read_data
 from companion.style import show_figure, use_style
 
-__all__ = ["ClaimFailed", "check_claims", "claim", "explorer", "show_figure", "use_style"]
+__all__ = [
+    "ClaimFailed",
+    "at_least",
+    "at_most",
+    "check_claims",
+    "equals",
+    "explorer",
+    "holds",
+    "read_data",
+    "show_figure",
+    "use_style",
+    "within",
+]

@@ -1,18 +1,21 @@
-"""Claims checked in a cell: one row a measurement, one table a cell, an error when a row fails.
+"""Claims checked in a cell: one line a row, one table a cell, an error when a row fails.
 
-A chapter ends each section of claims with
+A chapter ends with
 
->>> from companion import check_claims, claim
+>>> from companion import at_most, check_claims, within
 >>> check_claims(
-...     claim("S2.gaussian", "largest error of the affine formula", 3e-16, at_most=1e-12),
-...     claim("S2.lln", "log-log slope of the RMS error", -0.50312, within=(-0.55, -0.45)),
+...     "S2.gaussian",
+...     at_most("largest error of the affine formula", 3e-16, 1e-12),
+...     "S2.lln",
+...     within("log-log slope of the RMS error", -0.50312, -0.55, -0.45),
 ... )
 claim        check                                expected          measured  holds
 S2.gaussian  largest error of the affine formula  ≤ 1e-12           < 1e-12   yes
 S2.lln       log-log slope of the RMS error       in [-0.55, -0.45] -0.503    yes
 
-The ids are those of the ledger ``book/claims.yml``. They are not looked up here, since a chapter
-run on its own has no ledger beside it: the tests compare them with it.
+An id heads the rows that follow it. The ids are those of the ledger ``book/claims.yml``. They are
+not looked up here, since a chapter run on its own has no ledger beside it: the tests compare them
+with it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import html
 import math
 import numbers
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,13 +47,11 @@ class ClaimFailed(AssertionError):  # noqa: N818 (it reads as what happened, as 
 
 
 @dataclass(frozen=True)
-class ClaimRow:
+class Row:
     """One checked measurement: what the table prints, and whether it holds.
 
     Attributes
     ----------
-    id : str
-        The ledger's id of the claim.
     check : str
         What was compared, in a few words.
     expected, measured : str
@@ -58,107 +60,139 @@ class ClaimRow:
         Whether the measured value meets the bound.
     """
 
-    id: str
     check: str
     expected: str
     measured: str
     holds: bool
 
 
-def claim(
-    id: str,
-    check: str,
-    measured: Any,
-    *,
-    at_most: float | None = None,
-    at_least: float | None = None,
-    within: tuple[float, float] | None = None,
-    equals: int | float | str | None = None,
-    digits: int | None = None,
-) -> ClaimRow:
-    """Compare a measured value with the one bound that the claim sets.
+def at_most(check: str, measured: Any, bound: float, *, digits: int | None = None) -> Row:
+    """Compare a measured number with an upper bound, itself allowed.
 
     Parameters
     ----------
-    id : str
-        The ledger's id of the claim, for instance ``"P2.1.general"``.
     check : str
         What was compared, in a few words.
-    measured : bool, number or str
-        The measured value. A bool is the truth of a statement and takes no bound; a number takes
-        exactly one bound; a str takes `equals`. NaN and infinite values never hold.
-    at_most, at_least : float, optional
-        Upper or lower bound, itself allowed.
-    within : (float, float), optional
-        Closed interval.
-    equals : int, float or str, optional
-        The exact value.
+    measured : float
+        The measured value; NaN and infinite values never hold.
+    bound : float
+        The finite bound.
     digits : int, optional
         Significant digits printed, 3 unless given. A value that meets a bound of the size of
         rounding (at most 1e-6) is printed as that bound, ``< 1e-12``, unless `digits` is given.
 
     Returns
     -------
-    ClaimRow
+    Row
 
     Raises
     ------
     ValueError
-        If the id or the check is empty, the value is not a scalar, the bounds are not exactly one,
-        not finite or out of order, or a bool comes with a bound.
+        If `check` is not one line of text, `measured` is not a real number, `bound` is not finite
+        or `digits` is not an integer from 1 to 17.
 
     Examples
     --------
-    >>> claim("T3.1", "rank of the Hessian", 6, equals=6).holds
-    True
-    >>> claim("S2.gaussian.control", "distance from affine", float("nan"), at_least=0.1).holds
+    >>> at_most("largest error", 3e-16, 1e-12).measured
+    '< 1e-12'
+    """
+    return _interval_row(check, measured, -math.inf, _finite("bound", bound), digits)
+
+
+def at_least(check: str, measured: Any, bound: float, *, digits: int | None = None) -> Row:
+    """Compare a measured number with a lower bound, itself allowed; otherwise as `at_most`.
+
+    Examples
+    --------
+    >>> at_least("distance from affine", float("nan"), 0.1).holds
     False
     """
-    _require_text("id", id)
+    return _interval_row(check, measured, _finite("bound", bound), math.inf, digits)
+
+
+def within(check: str, measured: Any, low: float, high: float, *, digits: int | None = None) -> Row:
+    """Compare a measured number with a closed interval; otherwise as `at_most`.
+
+    Raises
+    ------
+    ValueError
+        As for `at_most`, and unless ``low < high``.
+
+    Examples
+    --------
+    >>> within("log-log slope", -0.50312, -0.55, -0.45).measured
+    '-0.503'
+    """
+    low, high = _finite("low", low), _finite("high", high)
+    if not low < high:
+        raise ValueError(f"within: expected low < high, got {low!r} and {high!r}")
+    return _interval_row(check, measured, low, high, digits)
+
+
+def equals(
+    check: str, measured: Any, value: int | float | str, *, digits: int | None = None
+) -> Row:
+    """Compare a measured number or text with the exact value; otherwise as `at_most`.
+
+    Raises
+    ------
+    ValueError
+        As for `at_most`, and unless both are numbers or both are texts.
+
+    Examples
+    --------
+    >>> equals("rank of the Hessian", 6, 6).holds
+    True
+    """
     _require_text("check", check)
-    if digits is not None and (not _is_integer(digits) or not 1 <= digits <= 17):
-        raise ValueError(f"digits: expected an integer from 1 to 17, got {digits!r}")
-    value = _scalar("measured", measured)
-    bounds = {
-        name: bound
-        for name, bound in (
-            ("at_most", at_most),
-            ("at_least", at_least),
-            ("within", within),
-            ("equals", equals),
-        )
-        if bound is not None
-    }
-    if isinstance(value, bool):
-        if bounds:
-            raise ValueError(
-                f"measured: a bool is the truth of a statement and takes no bound, got {bounds}"
-            )
-        return ClaimRow(id, check, "true", "true" if value else "false", value)
-    if len(bounds) != 1:
-        raise ValueError(
-            "expected exactly one of at_most, at_least, within, equals for the measured "
-            f"{value!r}, got {bounds or 'none'}"
-        )
-    [(kind, bound)] = bounds.items()
-    if kind == "equals":
-        return _equality_row(id, check, value, bound, digits)
-    if isinstance(value, str):
-        raise ValueError(f"measured: a str takes only the bound equals, got {kind}={bound!r}")
-    low, high = _interval(kind, bound)
-    return ClaimRow(
-        id=id,
-        check=check,
-        expected=_interval_text(low, high),
-        measured=_measured_text(value, low, high, digits),
-        holds=math.isfinite(value) and low <= value <= high,
-    )
+    _require_digits(digits)
+    found, expected = _scalar("measured", measured), _scalar("value", value)
+    if isinstance(found, bool) or isinstance(expected, bool):
+        raise ValueError(f"equals: expected no bool (use holds), got {found!r} and {expected!r}")
+    if isinstance(expected, str) != isinstance(found, str):
+        raise ValueError(f"value: expected the kind of the measured {found!r}, got {value!r}")
+    if isinstance(expected, str):
+        return Row(check, f"= {expected}", found, found == expected)
+    meets = found == _finite("value", expected)
+    text = _number_text(found, digits or DEFAULT_DIGITS) if meets else repr(found)
+    return Row(check, f"= {_bound_text(expected)}", text, meets)
+
+
+def holds(check: str, statement: Any) -> Row:
+    """Record whether a statement is true.
+
+    Parameters
+    ----------
+    check : str
+        The statement, in a few words.
+    statement : bool
+        Its truth.
+
+    Returns
+    -------
+    Row
+
+    Raises
+    ------
+    ValueError
+        If `check` is not one line of text or `statement` is not a bool.
+
+    Examples
+    --------
+    >>> holds("the risk decreases at every step", True).measured
+    'true'
+    """
+    _require_text("check", check)
+    truth = _scalar("statement", statement)
+    if not isinstance(truth, bool):
+        raise ValueError(f"statement: expected a bool, got {statement!r}")
+    return Row(check, "true", "true" if truth else "false", truth)
 
 
 class ClaimTable:
-    """The rows of one cell, all holding; shown as an accessible table."""
+    """The rows of one cell with their ids, all holding; shown as an accessible table."""
 
-    def __init__(self, rows: tuple[ClaimRow, ...]) -> None:
+    def __init__(self, rows: tuple[tuple[str, Row], ...]) -> None:
         self.rows = rows
 
     def __repr__(self) -> str:
@@ -169,17 +203,18 @@ class ClaimTable:
         return {
             "text/html": _html_table(self.rows),
             "text/plain": repr(self),
-            CLAIMS_MIME: [asdict(row) for row in self.rows],
+            CLAIMS_MIME: [{"id": name, **asdict(row)} for name, row in self.rows],
         }
 
 
-def check_claims(*rows: ClaimRow) -> ClaimTable:
+def check_claims(*lines: str | Row) -> ClaimTable:
     """Return the table of the rows, or raise `ClaimFailed` naming each row that fails.
 
     Parameters
     ----------
-    *rows : ClaimRow
-        What `claim` returned; an id may come with several checks.
+    *lines : str or Row
+        The ledger's id of a claim, then its rows as `at_most`, `at_least`, `within`, `equals` and
+        `holds` make them; then another id with its rows, and so on.
 
     Returns
     -------
@@ -192,36 +227,48 @@ def check_claims(*rows: ClaimRow) -> ClaimTable:
     ClaimFailed
         If a row does not hold.
     ValueError
-        If there is no row, an argument is not a row, or two rows have the same id and check.
+        If a row has no id before it or an id no row after it, a line is neither, or two rows have
+        the same id and check.
     """
-    if not rows:
-        raise ValueError("check_claims: expected at least one row, got none")
-    for row in rows:
-        if not isinstance(row, ClaimRow):
-            raise ValueError(
-                f"check_claims: expected rows made by claim(...), got {type(row).__name__}"
-            )
-    names = [(row.id, row.check) for row in rows]
+    rows = tuple(_rows_with_ids(lines))
+    names = [(name, row.check) for name, row in rows]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"check_claims: expected different checks for an id, got {name} twice")
-    failing = [row for row in rows if not row.holds]
+    failing = [f"  {name}: {failure(row)}" for name, row in rows if not row.holds]
     if failing:
-        lines = [
-            f"  {row.id}: {row.check}: expected {row.expected}, measured {row.measured}"
-            for row in failing
-        ]
-        raise ClaimFailed("\n".join([f"{len(failing)} of {len(rows)} checks fail", *lines]))
+        raise ClaimFailed("\n".join([f"{len(failing)} of {len(rows)} checks fail", *failing]))
     return ClaimTable(rows)
+
+
+def failure(row: Row) -> str:
+    """Say what a row compared, as an error message does."""
+    return f"{row.check}: expected {row.expected}, measured {row.measured}"
+
+
+def _rows_with_ids(lines: tuple[str | Row, ...]) -> Iterator[tuple[str, Row]]:
+    if not lines:
+        raise ValueError("check_claims: expected an id and at least one row, got nothing")
+    for line, after in zip(lines, (*lines[1:], None), strict=True):
+        if isinstance(line, str):
+            _require_text("id", line)
+            if not isinstance(after, Row):
+                raise ValueError(f"check_claims: expected a row after the id {line!r}")
+            name = line
+        elif not isinstance(line, Row):
+            raise ValueError(
+                "check_claims: expected ids and rows made by at_most, at_least, within, equals or "
+                f"holds, got {type(line).__name__}"
+            )
+        elif line is lines[0]:
+            raise ValueError("check_claims: expected an id before the first row")
+        else:
+            yield name, line
 
 
 def _require_text(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip() or "\n" in value:
         raise ValueError(f"{name}: expected one line of text, got {value!r}")
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _scalar(name: str, value: Any) -> bool | int | float | str:
@@ -243,17 +290,24 @@ def _finite(name: str, value: Any) -> float:
     return number
 
 
-def _interval(kind: str, bound: Any) -> tuple[float, float]:
-    if kind == "at_most":
-        return -math.inf, _finite("at_most", bound)
-    if kind == "at_least":
-        return _finite("at_least", bound), math.inf
-    if not isinstance(bound, tuple | list) or len(bound) != 2:
-        raise ValueError(f"within: expected a pair (low, high), got {bound!r}")
-    low, high = (_finite("within", end) for end in bound)
-    if not low < high:
-        raise ValueError(f"within: expected low < high, got {bound!r}")
-    return low, high
+def _require_digits(digits: Any) -> None:
+    integer = isinstance(digits, numbers.Integral) and not isinstance(digits, bool)
+    if digits is not None and not (integer and 1 <= digits <= 17):
+        raise ValueError(f"digits: expected an integer from 1 to 17, got {digits!r}")
+
+
+def _interval_row(check: str, measured: Any, low: float, high: float, digits: int | None) -> Row:
+    _require_text("check", check)
+    _require_digits(digits)
+    value = _scalar("measured", measured)
+    if isinstance(value, bool | str):
+        raise ValueError(f"measured: expected a real number for a bound, got {value!r}")
+    return Row(
+        check=check,
+        expected=_interval_text(low, high),
+        measured=_measured_text(value, low, high, digits),
+        holds=math.isfinite(value) and low <= value <= high,
+    )
 
 
 def _number_text(value: float, digits: int) -> str:
@@ -284,29 +338,12 @@ def _measured_text(value: float, low: float, high: float, digits: int | None) ->
     return _number_text(value, digits or DEFAULT_DIGITS)
 
 
-def _equality_row(
-    id: str,
-    check: str,
-    value: int | float | str,
-    bound: Any,
-    digits: int | None,
-) -> ClaimRow:
-    expected = _scalar("equals", bound)
-    if isinstance(expected, bool) or isinstance(expected, str) != isinstance(value, str):
-        raise ValueError(f"equals: expected the kind of the measured {value!r}, got {bound!r}")
-    if isinstance(expected, str):
-        return ClaimRow(id, check, f"= {expected}", str(value), value == expected)
-    holds = value == _finite("equals", expected)
-    text = _number_text(value, digits or DEFAULT_DIGITS) if holds else repr(value)
-    return ClaimRow(id, check, f"= {_bound_text(expected)}", text, holds)
+def _cells(name: str, row: Row) -> tuple[str, ...]:
+    return name, row.check, row.expected, row.measured, "yes" if row.holds else "no"
 
 
-def _cells(row: ClaimRow) -> tuple[str, ...]:
-    return row.id, row.check, row.expected, row.measured, "yes" if row.holds else "no"
-
-
-def _text_table(rows: tuple[ClaimRow, ...]) -> str:
-    lines = [_HEADINGS, *(_cells(row) for row in rows)]
+def _text_table(rows: tuple[tuple[str, Row], ...]) -> str:
+    lines = [_HEADINGS, *(_cells(name, row) for name, row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -314,11 +351,11 @@ def _text_table(rows: tuple[ClaimRow, ...]) -> str:
     )
 
 
-def _html_table(rows: tuple[ClaimRow, ...]) -> str:
+def _html_table(rows: tuple[tuple[str, Row], ...]) -> str:
     head = "".join(f'<th scope="col">{heading}</th>' for heading in _HEADINGS)
     body = []
-    for row in rows:
-        first, *rest = (html.escape(cell) for cell in _cells(row))
+    for name, row in rows:
+        first, *rest = (html.escape(cell) for cell in _cells(name, row))
         # data-label lets the site's style sheet stack the cells on a narrow screen
         cells = "".join(
             f'<td data-label="{heading}">{cell}</td>'

@@ -1,17 +1,16 @@
-"""The stored runs of Figures 4 and 5, by routes that the chapter and its script do not use."""
+"""The stored runs of Figures 4 and 5, by routes that the chapter and the command do not use."""
 
-import json
-
-import make_data_ch06
+import data
 import numpy as np
 import pytest
 from scipy import integrate
 from scipy.special import expit, log_expit
 
+from companion.store import read_data
 from mixattn import AttentionParams, excess_risk, risk_gradient
 from mixattn.classification.krylov import figure45_starts
 
-DATA = json.loads(make_data_ch06.DATA.read_text("utf-8"))
+DATA = read_data("ch06_figures45", data.FOLDER)
 STARTS = {"figure 4": 1, "figure 5": 2}
 
 
@@ -21,11 +20,10 @@ def setting(figure, seed):
     return drawn[0], drawn[STARTS[figure]]
 
 
-def test_stored_runs_are_those_that_the_script_plans():
-    assert DATA["parameters"] == make_data_ch06.PARAMETERS
-    assert DATA["times"] == make_data_ch06.TIMES.tolist()
+def test_stored_runs_are_those_that_the_command_plans():
+    assert DATA["times"] == data.TIMES.tolist()
     for batch, n_steps in DATA["parameters"]["n_steps"].items():
-        assert DATA["steps"][batch] == make_data_ch06.recorded_steps(n_steps).tolist()
+        assert DATA["steps"][batch] == data.recorded_steps(n_steps).tolist()
     for figure in STARTS:
         runs = DATA["runs"][figure]
         assert len(runs) == DATA["parameters"]["n_seeds"]

@@ -1,12 +1,12 @@
 """What chapter 11 claims, by routes that the chapter does not use."""
 
-import json
 import math
 
 import notebooks
 import numpy as np
 import pytest
 
+from companion.store import read_data
 from mixattn import DenoisingTask, GaussianMixture, in_context_denoiser
 from mixattn.finite_prompt import exact_error_1d, mean_square_error_1d
 
@@ -15,8 +15,7 @@ STANDARD = GaussianMixture([1.0], [[0.0]], [[1.0]])
 
 @pytest.fixture(scope="module")
 def data():
-    path = notebooks.ROOT / "book" / "data" / "ch11_finite_prompts.json"
-    return json.loads(path.read_text("utf-8"))
+    return read_data("ch11_finite_prompts", notebooks.ROOT / "book" / "data")
 
 
 def rho(gain):
@@ -84,13 +83,15 @@ def test_in_context_layer_on_the_line():
 @pytest.mark.claim("X.rate")
 def test_data_file_agrees_with_the_integral(data):
     single = data["single_prompts"]
-    exact = mean_square_error_1d(STANDARD, STANDARD, 1.0, single["parameters"]["lengths"])
+    exact = mean_square_error_1d(
+        STANDARD, STANDARD, 1.0, data["parameters"]["single_prompts"]["lengths"]
+    )
     scores = (np.array(single["mean"]) - exact) / np.array(single["standard_error"])
     assert np.max(np.abs(scores)) < 4
     assert np.all(np.array(single["median"]) < exact)
     report = np.array(data["experiments"]["mean_square_error"])
     exact = mean_square_error_1d(
-        STANDARD, STANDARD, 1.0, data["experiments"]["parameters"]["lengths"]
+        STANDARD, STANDARD, 1.0, data["parameters"]["experiments"]["lengths"]
     )
     bars = report.std(axis=0) / np.sqrt(len(report))
     assert np.all(np.abs(report.mean(axis=0) - exact) < 4 * bars)

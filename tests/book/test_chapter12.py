@@ -1,11 +1,10 @@
 """The stored runs of chapter 12 against new ones, and the single head's wall by another route."""
 
-import json
-
-import make_data_ch12 as tool
+import data
 import numpy as np
 import pytest
 
+from companion.store import read_data
 from mixattn import GaussianMixture, Head, ResidualMultiHead
 from mixattn.denoising.in_context import (
     EffectiveLayer,
@@ -15,23 +14,9 @@ from mixattn.denoising.in_context import (
 )
 from mixattn.denoising.in_context_training import train_in_context, train_in_context_online
 
-STORED = json.loads((tool.DATA / "ch12_training.json").read_text("utf-8"))
-TRAIN, HELD_OUT = tool.tasks()
+STORED = read_data("ch12_training", data.FOLDER)
+TRAIN, HELD_OUT = data.in_context_tasks()
 EYE = np.eye(2)
-
-
-def test_stored_parameters_are_those_of_the_tool():
-    assert STORED["setting"] == tool.SETTING
-    for name, parameters in {
-        "quasi_newton": tool.QUASI_NEWTON,
-        "online": tool.ONLINE,
-        "plain": tool.PLAIN,
-        "space": tool.SPACE,
-        "few_tasks": tool.FEW,
-        "one_head": tool.ONE_HEAD,
-    }.items():
-        assert STORED[name]["parameters"] == parameters
-    assert list(STORED)[2:] == list(tool.PARTS)
 
 
 @pytest.mark.claim("X.learn")
@@ -43,7 +28,7 @@ def test_a_stored_quasi_newton_run_comes_back(kind, scale, seed):
         if (g["coordinates"], g["scale"]) == (kind, scale)
     ]
     params = ResidualParams if kind == "raw" else EffectiveLayer
-    run = train_in_context(TRAIN, tool.start(params, 2, seed, scale))
+    run = train_in_context(TRAIN, data.in_context_start(params, 2, seed, scale))
     distances = distances_to_solutions(run.params, 0.2, 0.8)
     assert min(distances, key=distances.get) == group["runs"][seed]["nearest"]
     assert excess_by_task(run.params, HELD_OUT.first(10)).max() < 1e-15
@@ -54,8 +39,8 @@ def test_a_stored_descent_comes_back():
     group = STORED["online"]["groups"][1]
     stored = group["runs"][5]["excess"]
     [run] = train_in_context_online(
-        tool.law(),
-        [tool.start(ResidualParams, 2, 5, group["scale"])],
+        data.in_context_law(),
+        [data.in_context_start(ResidualParams, 2, 5, group["scale"])],
         [5],
         record_tasks=HELD_OUT,
         n_steps=1000,
@@ -99,7 +84,7 @@ def test_single_heads_fail_at_the_best_plain_head():
 
 
 def test_five_clusters_are_denoised_by_a_layer_trained_on_two():
-    layer = train_in_context(TRAIN, tool.start(ResidualParams, 2, 0, 0.1)).params.layer
+    layer = train_in_context(TRAIN, data.in_context_start(ResidualParams, 2, 0, 0.1)).params.layer
     rng = np.random.default_rng(3)
     means = rng.standard_normal((5, 2))
     means *= 3.0 / np.linalg.norm(means, axis=1, keepdims=True)

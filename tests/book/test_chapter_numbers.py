@@ -6,7 +6,6 @@ arrows say is compared with Gauss-Hermite sums, adaptive quadrature, high precis
 simulations.
 """
 
-import itertools
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -19,6 +18,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import companion
+from companion.routes import gauss_hermite
+from mixattn import GaussianMixture
 
 
 def run_chapter(name, monkeypatch):
@@ -60,26 +61,10 @@ def line_labeled(ax, label):
     return line
 
 
-def component_points(mean, covariance, order=40):
-    """Gauss-Hermite nodes and weights of one Gaussian."""
-    x, w = np.polynomial.hermite_e.hermegauss(order)
-    nodes = np.array(list(itertools.product(x, repeat=len(mean))))
-    weights = np.prod(list(itertools.product(w / w.sum(), repeat=len(mean))), axis=1)
-    return mean + nodes @ np.linalg.cholesky(covariance).T, weights
-
-
-def mixture_points(mixture):
-    parts = [
-        component_points(m, c) for m, c in zip(mixture.means, mixture.covariances, strict=True)
-    ]
-    weights = [pi * w for pi, (_, w) in zip(mixture.weights, parts, strict=True)]
-    return np.concatenate([x for x, _ in parts]), weights
-
-
 def aligned_mean(alignment, mixture):
     """Output for V = I and the gates for one query, from an alignment of the tokens (n, d)."""
-    points, weights = mixture_points(mixture)
-    masses = alignment(points) * np.concatenate(weights)
+    points, weights = gauss_hermite(mixture, 40)
+    masses = alignment(points) * weights
     gates = [part.sum() for part in np.split(masses, mixture.n_components)]
     return masses @ points / masses.sum(), np.array(gates) / masses.sum()
 
@@ -103,8 +88,7 @@ def test_finite_prompt_in_high_precision(one):
 
 @pytest.mark.claim("S2.lln")
 def test_reference_lines_of_the_error(one):
-    points, weights = mixture_points(one.mixture)
-    weights = np.concatenate(weights)
+    points, weights = gauss_hermite(one.mixture, 40)
     for tilt, drawn in zip(one.tilts, one.constants, strict=True):
         w = np.exp(points @ tilt)
         w /= weights @ w
@@ -171,7 +155,7 @@ def test_affine_map_by_adaptive_quadrature():
 def test_affine_map_of_the_chapter(one):
     for z, drawn in zip(one.z, one.affine, strict=True):
         tilt = one.U2 @ z
-        points, weights = component_points(one.mean, one.covariance)
+        points, weights = gauss_hermite(GaussianMixture([1.0], [one.mean], one.covariance), 40)
         w = weights * np.exp(points @ tilt)
         np.testing.assert_allclose(drawn, one.V2 @ (w @ points / w.sum()), atol=1e-10)
 
@@ -295,10 +279,7 @@ def test_four_shares(two):
 def test_linear_attention_has_fixed_shares(two):
     [ax] = two.figures[3].axes
     np.testing.assert_array_equal(line_labeled(ax, "linear").get_ydata(), 0.4)
-    points, weights = mixture_points(two.trio)
+    points, weights = gauss_hermite(two.trio, 40)
     for tilt, drawn in zip(two.tilts, two.linear_output, strict=True):
-        parts = [
-            part @ (points[rows] * (points[rows] @ tilt)[:, None])
-            for part, rows in zip(weights, np.split(np.arange(len(points)), 3), strict=True)
-        ]
-        np.testing.assert_allclose(drawn, two.V @ sum(parts), atol=1e-10)
+        expected = two.V @ ((weights * (points @ tilt)) @ points)
+        np.testing.assert_allclose(drawn, expected, atol=1e-10)

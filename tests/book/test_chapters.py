@@ -19,6 +19,8 @@ CONFIG = """
 import os
 import sys
 
+from companion.style import figure_html
+
 sys.path.insert(0, "book/_ext")
 extensions = ["myst_nb", "chapters"]
 nb_execution_mode = "off"
@@ -49,9 +51,9 @@ def chapter(title, source):
 def figure_source():
     buffer = io.BytesIO()
     Image.new("RGB", (4, 3)).save(buffer, format="webp")
-    bundle = {"image/webp": base64.b64encode(buffer.getvalue()).decode(), "text/plain": "figure"}
-    metadata = {"image/webp": {"alt": "A black rectangle.", "caption": "Nothing to see."}}
-    return f"display({bundle!r}, metadata={metadata!r}, raw=True)"
+    data = base64.b64encode(buffer.getvalue()).decode()
+    html = figure_html(data, "A black rectangle.", "Nothing to see.", (4, 3))
+    return f"display({ {'text/html': html, 'text/plain': 'figure'}!r}, raw=True)"
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_a_true_book_has_no_problem(tree):
 
 def test_claim_without_a_row(tree):
     write_chapter(tree, "01_one.ipynb")
-    assert problems(tree) == ["P1: no row of 01_one.ipynb checks it and holds"]
+    assert problems(tree) == ["P1: no row of 01_one.ipynb or of a test checks it and holds"]
 
 
 def test_row_that_does_not_hold(tree):
@@ -111,7 +111,7 @@ def test_row_that_does_not_hold(tree):
 def test_only_failing_rows(tree):
     write_chapter(tree, "01_one.ipynb", row(holds=False))
     assert problems(tree) == [
-        "P1: no row of 01_one.ipynb checks it and holds",
+        "P1: no row of 01_one.ipynb or of a test checks it and holds",
         "01_one.ipynb: the row 'a check' of P1 does not hold",
     ]
 
@@ -138,12 +138,66 @@ def test_row_of_another_chapter(tree):
 def test_row_in_the_wrong_chapter_does_not_count(tree):
     write_chapter(tree, "01_one.ipynb", row(), row(id="P2"))
     write_chapter(tree, "02_two.ipynb")
-    assert "P2: no row of 02_two.ipynb checks it and holds" in problems(tree)
+    assert "P2: no row of 02_two.ipynb or of a test checks it and holds" in problems(tree)
 
 
 def test_claim_of_a_chapter_that_has_come_is_no_longer_planned(tree):
     write_chapter(tree, "02_two.ipynb", row(id="P2"))
     assert problems(tree) == ["P2: no test is marked with it"]
+
+
+def write_measured(root, test, *rows):
+    (root / "book" / "measured.json").write_text(json.dumps({test: list(rows)}), "utf-8")
+
+
+def test_a_test_alone_carries_a_claim_when_it_records_what_it_measures(tree):
+    write_chapter(tree, "01_one.ipynb")
+    write_measured(tree, "deep/test_one.py::test_one[0.3]", row(measured="0.25"))
+    book = ledger_data.read_ledger(tree)
+    [claim, _] = book.claims
+    assert book.problems() == []
+    assert book.is_executed(claim)
+    [check] = book.checks(claim)
+    assert (check.measured, check.place) == ("0.25", "deep/test_one.py::test_one[0.3]")
+    assert tree / "book" / "measured.json" in ledger_data.source_files(tree)
+
+
+@pytest.mark.parametrize(
+    ("test", "changes", "problem"),
+    [
+        ("deep/test_one.py::test_gone", {}, "no such test is marked with it"),
+        ("deep/test_one.py::test_one", {"id": "P2"}, "no such test is marked with it"),
+        ("deep/test_one.py::test_one", {"id": "P9"}, "the ledger has no such claim"),
+        ("deep/test_one.py::test_one", {"holds": False}, "does not hold"),
+    ],
+)
+def test_measured_rows_that_support_nothing(tree, test, changes, problem):
+    write_measured(tree, test, row(**changes))
+    assert any(test in line and problem in line for line in problems(tree))
+
+
+def test_a_claim_is_planned_until_it_is_executed(tree):
+    write_claims(tree, entry(), entry(id="P3", planned=True))
+    book = ledger_data.read_ledger(tree)
+    assert book.problems() == []
+    assert book.is_planned(book.claims[1])
+    write_chapter(tree, "01_one.ipynb", row(), row(id="P3"))
+    assert problems(tree) == []
+    write_test(tree, '@pytest.mark.claim("P1", "P3")\ndef test_one():\n    pass\n')
+    assert problems(tree) == ["P3: it is executed, so no longer planned"]
+
+
+def test_rows_of_a_details_page_are_its_chapters(tree):
+    write_chapter(tree, "01_one.ipynb")
+    write_chapter(tree, "01_one_details.ipynb", row(), title="# Details")
+    book = ledger_data.read_ledger(tree)
+    assert book.problems() == []
+    assert book.is_executed(book.claims[0])
+    assert book.chapters[1].title == "A chapter"
+    write_chapter(tree, "01_one_details.ipynb", row(holds=False))
+    assert "01_one_details.ipynb: the row 'a check' of P1 does not hold" in problems(tree)
+    write_chapter(tree, "02_two_details.ipynb")
+    assert "02_two_details.ipynb: it has no chapter" in problems(tree)
 
 
 def test_mark_of_an_unknown_claim(tree):
@@ -203,6 +257,8 @@ def test_mark_that_cannot_be_read(tree, arguments):
         ({"chapter": True}, "chapter: expected an integer"),
         ({"chapter": 13}, "chapter: expected an integer"),
         ({"page": 3}, "unknown field 'page'"),
+        ({"planned": "yes"}, "planned: expected true"),
+        ({"planned": False}, "planned: expected true"),
     ],
 )
 def test_malformed_entry(tree, changes, message):
@@ -245,11 +301,11 @@ def test_status_follows_from_the_kind_unless_given():
 
 
 def test_companion_writes_what_the_ledger_reads(tree):
-    from companion import check_claims, claim
+    from companion import at_most, check_claims
     from companion.claims import CLAIMS_MIME
 
     assert CLAIMS_MIME == ledger_data.CLAIMS_MIME
-    table = check_claims(claim("P1", "largest error", 0.0, at_most=1e-12))
+    table = check_claims("P1", at_most("largest error", 0.0, 1e-12))
     write_chapter(tree, "01_one.ipynb", *table._repr_mimebundle_()[CLAIMS_MIME])
     book = ledger_data.read_ledger(tree)
     assert book.problems() == []

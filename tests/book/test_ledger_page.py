@@ -17,6 +17,12 @@ CLAIMS = r"""
 - {id: P2, title: A third, where: section 2, chapter: 2, kind: erratum, statement: "Three."}
 """
 
+MEASURED = {
+    "test_it.py::test_one": [
+        {"id": "P1", "check": "slope", "expected": "≤ 2", "measured": "1.5", "holds": True}
+    ]
+}
+
 
 def chapter(measured):
     mime = "application/vnd.mixattn.claims+json"
@@ -45,6 +51,7 @@ def build(tmp_path, monkeypatch):
     (tmp_path / "index.md").write_text(
         "# Book\n\n```{toctree}\nbook/01_one\nbook/ledger\n```\n", "utf-8"
     )
+    (tmp_path / "book" / "measured.json").write_text(json.dumps(MEASURED), "utf-8")
     (tmp_path / "tests" / "test_it.py").write_text(
         'import pytest\n\n@pytest.mark.claim("P1")\ndef test_one():\n    pass\n', "utf-8"
     )
@@ -83,8 +90,9 @@ def test_page_says_what_is_executed_and_what_is_planned(build, tmp_path):
     text = plain(page)
     for anchor in ("claim-p1", "claim-p1-far", "claim-p2"):
         assert f'id="{anchor}"' in page
-    assert "3 claims: 1 executed, by 1 checked row in the chapters and 1 test" in text
-    assert "1 planned, their chapters not written yet; 1 lacking a check or a test" in text
+    assert "3 claims: 1 executed, by 1 checked row in the chapters and 1 test, which" in text
+    assert "which show 1 measured value; 1 planned, not executed yet; 1 lacking a check" in text
+    assert "slope: expected ≤ 2, measured 1.5 (test test_it.py::test_one)" in text
     assert "Identity; proved in the paper; verified here." in text
     assert "Beyond the paper; formal argument of this book; not checked here yet." in text
     assert "Erratum; misprinted in the paper, corrected here; check planned." in text
@@ -95,7 +103,7 @@ def test_page_says_what_is_executed_and_what_is_planned(build, tmp_path):
     assert 'href="ledger.html#claim-p1-far"' in one
 
 
-@pytest.mark.parametrize("change", ["chapter", "claims", "tests"])
+@pytest.mark.parametrize("change", ["chapter", "claims", "tests", "measured"])
 def test_page_follows_its_sources(build, tmp_path, change):
     assert "measured 0.25" in plain(build())
     if change == "chapter":
@@ -105,8 +113,12 @@ def test_page_follows_its_sources(build, tmp_path, change):
         claims = CLAIMS.replace("A third", "A new third")
         (tmp_path / "book" / "claims.yml").write_text(claims, "utf-8")
         assert "A new third" in plain(build())
+    elif change == "measured":
+        (tmp_path / "book" / "measured.json").write_text("{}", "utf-8")
+        assert "measured 1.5" not in plain(build())
     else:
         (tmp_path / "tests" / "test_it.py").unlink()
+        (tmp_path / "book" / "measured.json").write_text("{}", "utf-8")
         assert "test_one" not in plain(build())
 
 

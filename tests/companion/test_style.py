@@ -3,6 +3,7 @@
 import base64
 import io
 import itertools
+from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from PIL import Image
 
-from companion import show_figure, use_style
+from companion import show_figure, style, use_style
 from companion.style import BACKGROUND, COLORS, DIVERGING, SEQUENTIAL, webp_bytes
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -148,6 +149,74 @@ def test_heavy_figure_is_refused():
         show_figure(fig, ALT)
 
 
+class Figure(HTMLParser):
+    """Reads the element that a figure leaves in a notebook."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.attributes, self.caption, self._inside = {}, "", None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes[tag], self._inside = dict(attrs), tag
+
+    def handle_data(self, data):
+        if self._inside == "figcaption":
+            self.caption += data
+
+
+def drawn(html):
+    """The image in a figure element."""
+    kind, data = Figure(html).attributes["img"]["src"].split(",")
+    assert kind == "data:image/webp;base64"
+    return Image.open(io.BytesIO(base64.b64decode(data)))
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The HTML of the figures that are shown."""
+    listed = []
+    monkeypatch.setattr(style, "display", lambda bundle, raw: listed.append(bundle["text/html"]))
+    return listed
+
+
+def test_figure_says_its_words_and_its_size(shown):
+    alt, caption = 'A "line" that rises from < 0 to > 1.', 'It "rises" & ends.'
+    show_figure(line_figure(), alt, caption)
+    figure = Figure(shown[0])
+    assert figure.attributes["img"]["alt"] == alt
+    assert figure.caption == caption
+    # the layout knows the size; the image is denser than the layout
+    assert (figure.attributes["img"]["width"], figure.attributes["img"]["height"]) == ("614", "384")
+    assert drawn(shown[0]).size == (921, 576)  # 1.5 times as dense
+
+
+def test_id_of_a_figure_follows_from_its_words(shown):
+    other = line_figure()
+    other.axes[0].plot([1, 0], [0, 1])
+    show_figure(line_figure(), ALT, "One.")
+    show_figure(other, ALT, "One.")
+    show_figure(line_figure(), ALT, "Two.")
+    show_figure(line_figure(), ALT + " Again.", "One.")
+    ids = [Figure(html).attributes["figure"]["id"] for html in shown]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+    assert shown[0] != shown[1]
+
+
+@pytest.mark.parametrize("exporter", ["HTMLExporter", "SlidesExporter", "MarkdownExporter"])
+def test_exporters_keep_the_figure_and_its_words(shown, exporter):
+    nbconvert = pytest.importorskip("nbconvert")
+    show_figure(line_figure(), ALT, "It rises.")
+    output = nbformat.v4.new_output("display_data", data={"text/html": shown[0]})
+    cell = nbformat.v4.new_code_cell("show_figure(...)", outputs=[output], execution_count=1)
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    page, _ = getattr(nbconvert, exporter)().from_notebook_node(notebook)
+    assert f'alt="{ALT}"' in page
+    assert "data:image/webp;base64," in page
+    assert "<figcaption>It rises.</figcaption>" in page
+
+
 def test_notebook_holds_one_output(monkeypatch):
     source = f"""\
 import matplotlib.pyplot as plt
@@ -155,7 +224,7 @@ from companion import show_figure, use_style
 use_style()
 fig, ax = plt.subplots()
 ax.plot([0, 1], [0, 1])
-show_figure(fig, {ALT!r}, caption="It rises.")"""
+show_figure(fig, {ALT!r}, caption="It rises & > it ends.")"""
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source), nbformat.v4.new_code_cell("plt.get_fignums()")]
     )
@@ -163,9 +232,9 @@ show_figure(fig, {ALT!r}, caption="It rises.")"""
     NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     [output] = notebook.cells[0].outputs
     assert output.output_type == "display_data"
-    assert set(output.data) == {"image/webp", "text/plain"}
-    assert output.data["text/plain"] == f"<Figure: {ALT}>\nIt rises."
-    assert output.metadata["image/webp"] == {"alt": ALT, "caption": "It rises."}
-    image = Image.open(io.BytesIO(base64.b64decode(output.data["image/webp"])))
+    assert set(output.data) == {"text/html", "text/plain"}
+    assert output.data["text/plain"] == f"<Figure: {ALT}>\nIt rises & > it ends."
+    image = drawn(output.data["text/html"])
     assert image.format == "WEBP"
+    assert image.size == (921, 576)
     assert notebook.cells[1].outputs[0].data["text/plain"] == "[]"
