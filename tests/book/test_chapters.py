@@ -15,11 +15,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebooks import ROOT
 from PIL import Image
 
+from companion.style import figure_html
+
 CONFIG = """
 import os
 import sys
-
-from companion.style import figure_html
 
 sys.path.insert(0, "book/_ext")
 extensions = ["myst_nb", "chapters"]
