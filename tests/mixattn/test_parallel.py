@@ -14,7 +14,7 @@ prompt, queries = rng.standard_normal((20_000, 8)), rng.standard_normal((64, 8))
 eye = np.eye(8)
 expected = softmax_attention(prompt, queries, eye, eye)
 # the worst moment to fork: another thread holds the lock, and BLAS is held at one thread
-with _parallel._single_threaded_blas():
+with _parallel.single_threaded_blas():
     held = threading.Event()
     def hold():
         with _parallel._Holders.lock:
