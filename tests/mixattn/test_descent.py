@@ -81,6 +81,7 @@ def test_clipping_rescales_to_the_norm_and_leaves_shorter_gradients(scale):
 
 def test_a_run_that_diverges_ends_at_its_last_record_and_spoils_no_other():
     def gradient(theta):
+        assert np.isfinite(theta).all()
         return np.where(theta > 1.5, 1e308 * theta, 0.5 * theta)
 
     starts = np.array([[1.0], [2.0], [0.5]])
@@ -101,6 +102,7 @@ def test_divergence_before_the_first_record_and_by_the_excess_risk():
     )
     assert run.status is Status.DIVERGED
     np.testing.assert_array_equal(run.steps, [0, 1])
+    np.testing.assert_array_equal(run.final, run.params[1])
     run = descend(
         lambda x: -1e200 * x, lambda x: x @ x, [1.0], step_size=1.0, n_steps=3, record=[3]
     )
@@ -131,6 +133,10 @@ def test_quasi_newton_starts_afresh_where_a_line_search_fails():
         return value, sign * gradient
 
     assert quasi_newton(deceptive, [-1.2, 1.0]).status is Status.BELOW_TARGET
+    calls.clear()
+    limited = quasi_newton(deceptive, [-1.2, 1.0], max_steps=12)
+    assert limited.status is Status.STEP_LIMIT
+    assert len(limited.steps) == 13
 
 
 def test_quasi_newton_says_why_it_stopped():
