@@ -18,19 +18,21 @@ from mixattn.classification.flow import (
     online_sgd,
 )
 from mixattn.classification.krylov import krylov_basis
-from mixattn.classification.risk import (
+from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
-    LDATask,
     effective_jacobian,
     effective_params,
+    score,
+)
+from mixattn.classification.risk import (
     excess_risk,
     logistic_risk,
     risk_and_gradient,
     risk_gradient,
     risk_hessian,
-    score,
 )
+from mixattn.classification.task import LDATask
 from mixattn.denoising.constructions import (
     TwoHeadDenoiser,
     best_affine_denoiser,

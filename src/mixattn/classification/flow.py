@@ -23,20 +23,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import LSODA, DenseOutput, OdeSolution
 
 from mixattn._checks import FloatArray, as_array, as_generator, as_integer, as_scalar, freeze
-from mixattn.classification.risk import (
-    effective_params,
-    excess_risk,
-    pull_back,
-    risk_gradient,
-    risk_hessian,
-)
-from mixattn.classification.task import (
+from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
-    LDATask,
     Params,
+    as_effective,
     check_params,
+    pull_back,
 )
+from mixattn.classification.risk import excess_risk, risk_gradient, risk_hessian
+from mixattn.classification.task import LDATask
 
 Kind = type[AttentionParams] | type[EffectiveParams]
 Progress = Callable[[float, float], None]
@@ -169,8 +165,7 @@ def gradient_flow(
     Examples
     --------
     >>> import numpy as np
-    >>> from mixattn.classification.flow import gradient_flow
-    >>> from mixattn.classification.risk import EffectiveParams, LDATask
+    >>> from mixattn import EffectiveParams, LDATask, gradient_flow
     >>> task = LDATask([1.0, 0.0], [0.0, 1.0], np.eye(2), 0.6)
     >>> start = EffectiveParams([0.0, 0.0], 0.0, 0.0, [2.0, 0.0])
     >>> flow = gradient_flow(start, task, 100.0)
@@ -392,7 +387,7 @@ def _empirical_gradient(
     labels: NDArray[np.int64],
 ) -> FloatArray:
     """Gradient of the mean logistic loss over a sample, in `to_vector` order."""
-    zeta = effective_params(params, task) if isinstance(params, AttentionParams) else params
+    zeta = as_effective(params, task)
     gate = scipy.special.expit(task.prior_logit + x @ zeta.s)
     scores = x @ zeta.w + zeta.b + zeta.r * gate
     slopes = -labels * scipy.special.expit(-labels * scores) / len(x)

@@ -16,15 +16,9 @@ import scipy.special
 from numpy.typing import ArrayLike
 
 from mixattn._checks import FloatArray, as_array, as_generator, as_scalar
-from mixattn.classification.landscape import EQUALITY_RTOL, has_equal_priors, has_opposite_means
+from mixattn.classification.params import AttentionParams, EffectiveParams, check_params
 from mixattn.classification.risk import risk_hessian
-from mixattn.classification.task import (
-    AttentionParams,
-    EffectiveParams,
-    LDATask,
-    as_lda_task,
-    check_params,
-)
+from mixattn.classification.task import EQUALITY_RTOL, LDATask, as_lda_task
 
 
 def krylov_basis(matrix: ArrayLike, vector: ArrayLike, rtol: float = 1e-10) -> FloatArray:
@@ -259,7 +253,7 @@ def figure45_starts(
 
 
 def _require_symmetric_balanced(task: LDATask) -> None:
-    if not has_opposite_means(task):
+    if not task.has_opposite_means:
         raise ValueError("task: expected opposite means, m_1 = -m_-1 (symmetric case)")
-    if not has_equal_priors(task):
+    if not task.has_equal_priors:
         raise ValueError(f"task: expected equal priors (balanced), got pi_+ = {task.prior_pos!r}")

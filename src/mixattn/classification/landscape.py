@@ -17,42 +17,20 @@ import scipy.optimize
 from numpy.typing import ArrayLike
 
 from mixattn._checks import FloatArray, as_array, as_scalar
-from mixattn.classification.risk import (
-    effective_jacobian,
-    effective_params,
-    risk_gradient,
-    risk_hessian,
-)
-from mixattn.classification.task import (
+from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
-    LDATask,
-    as_lda_task,
+    as_effective,
     check_params,
+    effective_jacobian,
+    effective_params,
 )
-
-# Hypotheses that are equalities (opposite means, equal priors) hold within this relative error.
-EQUALITY_RTOL = 1e-9
+from mixattn.classification.risk import risk_gradient, risk_hessian
+from mixattn.classification.task import EQUALITY_RTOL, LDATask, as_lda_task
 
 # Beyond this whitened slope a gate is a step: a search for a critical point has run to infinity,
 # where the gradient vanishes too.
 STEP_SLOPE = 1e6
-
-
-# --- hypotheses ------------------------------------------------------------------------------
-
-
-def has_opposite_means(task: LDATask) -> bool:
-    """Whether ``m_1 = -m_-1`` within a relative 1e-9: Phi is then singular everywhere."""
-    task = as_lda_task(task)
-    scale = np.linalg.norm(task.mean_pos) + np.linalg.norm(task.mean_neg)
-    return bool(np.linalg.norm(task.mean_pos + task.mean_neg) <= EQUALITY_RTOL * scale)
-
-
-def has_equal_priors(task: LDATask) -> bool:
-    """Whether ``pi_+ = 1/2`` within a relative 1e-9."""
-    task = as_lda_task(task)
-    return abs(2 * task.prior_pos - 1) <= EQUALITY_RTOL
 
 
 # --- the two families of minimizers in effective coordinates ---------------------------------
@@ -79,7 +57,7 @@ def distance_to_E1(params: AttentionParams | EffectiveParams, task: LDATask) -> 
     It is :math:`(|w - w^\star|^2 + (b - b^\star)^2 + r^2)^{1/2}`. Attention parameters are mapped
     through Phi first: this is the "effective distance" of Figure 1.
     """
-    zeta = _effective(params, task)
+    zeta = as_effective(params, task)
     w, b = task.bayes_score
     return float(np.linalg.norm([*(zeta.w - w), zeta.b - b, zeta.r]))
 
@@ -91,20 +69,10 @@ def distance_to_E2(params: AttentionParams | EffectiveParams, task: LDATask) -> 
     distance is :math:`(|w - w^\star|^2 + |s|^2 + (b + r \sigma(s_0) - b^\star)^2 /
     (1 + \sigma(s_0)^2))^{1/2}`.
     """
-    zeta = _effective(params, task)
+    zeta = as_effective(params, task)
     w, b = task.bayes_score
     off_line = (zeta.b + zeta.r * task.prior_pos - b) / np.hypot(1.0, task.prior_pos)
     return float(np.linalg.norm([*(zeta.w - w), *zeta.s, off_line]))
-
-
-def in_E1(params: AttentionParams | EffectiveParams, task: LDATask, tol: float = 1e-9) -> bool:
-    """Whether effective parameters lie in E1 (attention parameters: in Theta1), within `tol`."""
-    return distance_to_E1(params, task) <= as_scalar("tol", tol, at_least=0.0)
-
-
-def in_E2(params: AttentionParams | EffectiveParams, task: LDATask, tol: float = 1e-9) -> bool:
-    """Whether effective parameters lie in E2 (attention parameters: in Theta2), within `tol`."""
-    return distance_to_E2(params, task) <= as_scalar("tol", tol, at_least=0.0)
 
 
 def minimizing_sequence(task: LDATask, c: ArrayLike, R: float) -> EffectiveParams:
@@ -165,7 +133,7 @@ def lift(target: EffectiveParams, task: LDATask, v21: ArrayLike | None = None) -
     level = target.r + 2 * target.b
     scale = abs(target.r) + 2 * abs(target.b) + float(np.linalg.norm(target.w) * np.linalg.norm(M))
     level_vanishes = abs(level) <= EQUALITY_RTOL * scale
-    opposite = has_opposite_means(task)
+    opposite = task.has_opposite_means
     if opposite and not level_vanishes:
         raise ValueError(
             "target: opposite means (m_1 = -m_-1) force r = -2b for every attention head, "
@@ -254,10 +222,10 @@ def bayes_attention(task: LDATask) -> AttentionParams:
     task = as_lda_task(task)
     w, b = task.bayes_score
     gap = task.mean_difference
-    if has_equal_priors(task):
+    if task.has_equal_priors:
         M = task.mean_pos + task.mean_neg
-        v = _unit_normal(M) if len(w) > 1 or has_opposite_means(task) else np.zeros(1)
-        if not has_opposite_means(task):
+        v = _unit_normal(M) if len(w) > 1 or task.has_opposite_means else np.zeros(1)
+        if not task.has_opposite_means:
             v = v + M * (2 * b / (M @ M))
         a = task.covariance @ v
         U11 = np.outer(w, a / (a @ a))
@@ -485,11 +453,6 @@ def predicted_rate(
 # --- private ---------------------------------------------------------------------------------
 
 
-def _effective(params: AttentionParams | EffectiveParams, task: LDATask) -> EffectiveParams:
-    check_params(params, task, AttentionParams, EffectiveParams)
-    return params if isinstance(params, EffectiveParams) else effective_params(params, task)
-
-
 def _unit_normal(vector: FloatArray) -> FloatArray:
     """Return a unit vector orthogonal to `vector` (any unit vector if it is zero)."""
     axis: FloatArray = np.eye(len(vector))[np.argmin(np.abs(vector))]
@@ -507,7 +470,7 @@ def _null_space(matrix: FloatArray) -> FloatArray:
 
 
 def _require_regular(task: LDATask) -> None:
-    if has_opposite_means(task):
+    if task.has_opposite_means:
         raise ValueError(
             "task: expected m_1 != -m_-1 (with opposite means the differential of Phi is not onto "
             "and the tangent space is not given by its kernel)"

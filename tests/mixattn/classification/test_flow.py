@@ -6,7 +6,7 @@ import scipy.integrate
 
 from mixattn.classification import flow as fl
 from mixattn.classification import landscape as ls
-from mixattn.classification.risk import (
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,

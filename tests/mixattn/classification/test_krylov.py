@@ -8,7 +8,7 @@ import sympy
 
 from mixattn.classification import krylov as kr
 from mixattn.classification.flow import fit_exponential_rate, gradient_flow
-from mixattn.classification.risk import (
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,

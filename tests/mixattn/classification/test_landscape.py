@@ -7,7 +7,7 @@ from scipy.special import expit
 
 from mixattn.classification import flow, krylov
 from mixattn.classification import landscape as ls
-from mixattn.classification.risk import (
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,

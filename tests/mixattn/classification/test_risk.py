@@ -12,8 +12,8 @@ from scipy import stats
 from scipy.special import expit, log_expit
 
 from mixattn import population_attention
-from mixattn.classification.integrals import divergence, gate_remainder, jensen_gap
-from mixattn.classification.risk import (
+from mixattn.integrals.logistic import divergence, gate_remainder, jensen_gap
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,
@@ -443,7 +443,7 @@ def test_pointwise_divergence_keeps_its_relative_accuracy():
 def test_gate_remainder_keeps_its_relative_accuracy(prior):
     s0 = np.log(prior / (1 - prior))
     u = np.array([-800.0, -3.0, -0.99, -1e-3, -1e-8, 1e-5, 0.2, 1.0, 40.0])
-    values = gate_remainder(u, prior, s0)
+    values = gate_remainder(s0, u)
     with mp.workdps(60):
         p = mp.mpf(prior)
         for value, v in zip(values, map(mp.mpf, u), strict=True):
