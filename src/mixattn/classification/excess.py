@@ -241,7 +241,9 @@ def _across_rule(logit: FloatArray, slope: float, other_slope: float, window: fl
             ELLIPSE * half * abs(other_slope) <= MARGIN * np.pi * abs(slope)
         )
 
+    # a logit without sign change in the window needs no panels around it
     swing, longest = window * abs(slope), LONGEST_PANEL * abs(slope)
+    logit = np.clip(logit, -swing, swing)
     panels = graded_panels(logit.min() - swing, logit.max() + swing, fits, longest)
     y, dy = (part.ravel() for part in panel_rule(*panels, NODES))
     z2 = (y - logit[..., None]) / slope

@@ -40,6 +40,8 @@ from mixattn.integrals.rules import (
 BULK = 38.0
 # Beyond, the rounding of a logit exceeds 1e-6 and the sharpest features vanish between floats.
 LARGEST_LOGIT = 1e10
+# exp(-LINEAR) is zero
+LINEAR = 800.0
 # candidates for the half-width of the strip of analyticity
 STRIPS = 8.0 * 0.8 ** np.arange(20)
 # number of nodes up to which a trapezoidal rule costs less than finding graded panels
@@ -181,16 +183,21 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
 
 
 def whitened_slopes(p: EffectiveParams, task: LDATask) -> tuple[FloatArray, FloatArray]:
-    """Return L^T w and L^T s; refuse parameters whose logits have no digit left behind the point."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        w, s = task.cholesky.T @ p.w, task.cholesky.T @ p.s
-    size = max(np.abs(w).max(), np.abs(s).max(), abs(p.b), abs(p.r))
+    """Return L^T w and L^T s; refuse parameters whose logits have too few digits left."""
+    size = logit_size(p, task)
     if not size <= LARGEST_LOGIT:
         raise ValueError(
             "params: expected b, r and, in units of the covariance, w and s of at most "
             f"{LARGEST_LOGIT:g} in size, got {size:.3g}"
         )
-    return w, s
+    return task.cholesky.T @ p.w, task.cholesky.T @ p.s
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def logit_size(p: EffectiveParams, task: LDATask) -> float:
+    """Return the largest of the entries of L^T w and L^T s, b and r in size."""
+    slopes = np.stack([p.w, p.s]) @ task.cholesky
+    return max(float(np.abs(slopes).max()), abs(p.b), abs(p.r))
 
 
 def _loss_moments(
@@ -199,9 +206,13 @@ def _loss_moments(
     """Return E[(e2^T L^-1 x)^j l^(k)(f) | t], shape (order + 1, order + 1, 2, n)."""
     # l(f) = softplus(-y f): in terms of -y f the noise across has the sign of -y too
     sign = -LABELS[:, None]
-    logits = sign * profile.mean(t)
-    offsets = np.repeat(sign * across[:, None], t.size, axis=1)
-    moments = logistic_normal(logits.ravel(), profile.tau, order, order, offsets.ravel())
+    logits = (sign * profile.mean(t)).ravel()
+    offsets = np.repeat(sign * across[:, None], t.size, axis=1).ravel()
+    # where the noise does not reach the sign change, l is linear: no nodes for what lies between
+    reached = np.clip(logits, *(UNDERFLOW * profile.tau + LINEAR) * np.array([-1, 1]))
+    moments = logistic_normal(reached, profile.tau, order, order, offsets)
+    powers = np.stack([np.ones_like(offsets), offsets, offsets**2 + 1])[: order + 1]
+    moments[:, 0] += np.maximum(logits - reached, 0.0) * powers
     moments = moments.reshape(order + 1, order + 1, 2, t.size)
     moments[ODD[: order + 1, : order + 1]] *= sign
     return moments

@@ -90,8 +90,9 @@ def jensen_gap(mean: FloatArray, std: float) -> FloatArray:
     """
     if std < SMALL_STD:
         return 0.5 * std**2 * logistic_derivatives(mean, 2)[2]
-    # even in the mean; smaller than any divergence that matters beyond
-    away = np.minimum(np.abs(mean), 600.0 + UNDERFLOW * std)
+    # even in the mean; beyond, where `smoothed_decay` exceeds 600, smaller than any divergence that matters
+    farthest = 600.0 + 0.5 * std**2 if std**2 < 1200.0 else std * np.sqrt(1200.0)
+    away = np.minimum(np.abs(mean), farthest)
     intervals = away.max() / SPLINE_STEP
     if 4 * intervals > away.size:
         return _jensen_gap(away.ravel(), std).reshape(away.shape)
