@@ -10,8 +10,6 @@ from mixattn.attention import (
     softmax_attention,
 )
 from mixattn.classification.flow import (
-    FlowStatus,
-    LearningCurve,
     Trajectory,
     gradient_descent,
     gradient_flow,
@@ -64,13 +62,11 @@ __all__ = [
     "AttentionParams",
     "DenoisingTask",
     "EffectiveParams",
-    "FlowStatus",
     "GatedMap",
     "GaussianMixture",
     "Head",
     "History",
     "LDATask",
-    "LearningCurve",
     "MultiHead",
     "ResidualMultiHead",
     "RiskEstimate",

@@ -790,7 +790,7 @@ EYE = np.eye(2)
         (lambda: AttentionParams.from_vector(np.zeros(9), 0), "d: expected an integer >= 1"),
         (lambda: logistic_risk([1, 2], setting_c1()), "params: expected AttentionParams or"),
         (lambda: risk_gradient(EffectiveParams([1], 0, 0, [1]), setting_c1()), "dimension 2"),
-        (lambda: effective_params(EffectiveParams([1], 0, 0, [1]), setting_c1()), "params"),
+        (lambda: effective_params(EffectiveParams([1], 0, 0, [1]), setting_c1()), "^theta: exp"),
         (lambda: excess_risk(EffectiveParams([1], 0, 0, [1]), None), "task: expected an LDATask"),
         (lambda: score(EffectiveParams(*[[1, 0], 0, 0, [1, 0]]), setting_c1(), [1.0]), "x: exp"),
     ],
