@@ -132,9 +132,7 @@ def mean_divergence(p: EffectiveParams, task: LDATask) -> float:
     return total
 
 
-def _gap_forms(
-    p: EffectiveParams, task: LDATask, i: int
-) -> tuple[FloatArray, FloatArray, float]:
+def _gap_forms(p: EffectiveParams, task: LDATask, i: int) -> tuple[FloatArray, FloatArray, float]:
     r"""Expand f - f* about the mean m of a class in three ways, the affine parts summed exactly.
 
     With v = s0 + s^T m and u = s^T (x - m), f - f* = value + slope^T (x - m) + r h, where h is sigma(v + u), or

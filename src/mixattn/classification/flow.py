@@ -258,9 +258,12 @@ class _Steps:
             return self.jacobian(y)
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the integrator warns when it fails; the status says so
+            warnings.simplefilter(
+                "ignore"
+            )  # the integrator warns when it fails; the status says so
             solver = LSODA(velocity, 0.0, self.points[0], t_end, rtol=rtol, atol=atol, jac=jacobian)
-            while solver.status == "running":
+            reason = None
+            while reason is None:
                 solver.step()
                 if solver.status == "failed" or solver.t == self.times[-1]:
                     return Status.FAILED
@@ -268,9 +271,9 @@ class _Steps:
                 self.points.append(solver.y)
                 self.pieces.append(solver.dense_output())
                 reason = reason_to_stop(solver.y, self.speed)
-                if reason is not None:
-                    return reason
-        return Status.REACHED_END
+                if reason is None and solver.status == "finished":
+                    reason = Status.REACHED_END
+        return reason
 
 
 def gradient_descent(

@@ -200,9 +200,7 @@ def logit_size(p: EffectiveParams, task: LDATask) -> float:
     return max(float(np.abs(slopes).max()), abs(p.b), abs(p.r))
 
 
-def _loss_moments(
-    profile: _Profile, t: FloatArray, across: FloatArray, order: int
-) -> FloatArray:
+def _loss_moments(profile: _Profile, t: FloatArray, across: FloatArray, order: int) -> FloatArray:
     """Return E[(e2^T L^-1 x)^j l^(k)(f) | t], shape (order + 1, order + 1, 2, n)."""
     # l(f) = softplus(-y f): in terms of -y f the noise across has the sign of -y too
     sign = -LABELS[:, None]

@@ -25,7 +25,6 @@ from mixattn.classification.params import (
 )
 from mixattn.classification.task import LDATask
 
-
 # Logits of this size make the divergence's third variable expensive, and the risk far from the Bayes risk.
 STEEP = 1e3
 DISTINCT = 0.01

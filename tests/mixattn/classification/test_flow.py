@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import scipy.integrate
 
-from mixattn.classification import flow as fl
-from mixattn.classification import landscape as ls
 from mixattn import (
     AttentionParams,
     EffectiveParams,
@@ -14,6 +12,8 @@ from mixattn import (
     excess_risk,
     risk_gradient,
 )
+from mixattn.classification import flow as fl
+from mixattn.classification import landscape as ls
 
 SKEWED = np.array([[1.0, 0.3], [0.3, 0.7]])
 TASK = LDATask([1.0, 0.5], [-0.5, 1.0], SKEWED, 0.3)
@@ -97,6 +97,31 @@ def test_flow_validates(change, message):
     arguments = {"params": START, "task": TASK, "t_end": 1.0} | change
     with pytest.raises(ValueError, match=message):
         fl.gradient_flow(**arguments)
+
+
+@pytest.mark.parametrize("t_end", [5e-324, 1e-200, 1e-150, 1e-50, 1e-3])
+def test_short_times_are_a_step_along_the_gradient(t_end):
+    start = EffectiveParams([0.3, 0.0], 0.5, 1.0, [1.0, 0.7])
+    flow = fl.gradient_flow(start, TASK, t_end)
+    assert flow.status == Status.REACHED_END
+    assert flow.t[-1] == t_end
+    step = flow.params[-1] - start.to_vector()
+    expected = -t_end * risk_gradient(start, TASK).to_vector()
+    np.testing.assert_allclose(step, expected, rtol=1e-2, atol=1e-15)
+    # the coordinate that starts at zero resolves the shortest step
+    assert step[1] == pytest.approx(expected[1], rel=1e-2)
+    np.testing.assert_allclose(flow.at(0.5 * t_end), start.to_vector(), atol=2e-3)
+
+
+def test_a_flow_that_the_integrator_cannot_follow_says_so(monkeypatch):
+    class Stuck(fl.LSODA):
+        def step(self):
+            """Take no step."""
+
+    monkeypatch.setattr(fl, "LSODA", Stuck)
+    flow = fl.gradient_flow(START, TASK, 1.0)
+    assert flow.status == Status.FAILED
+    np.testing.assert_array_equal(flow.params, [START.to_vector()])
 
 
 # --- local convergence -------------------------------------------------------------------------
@@ -256,6 +281,26 @@ def test_starts_of_figures_4_and_5():
 def test_descent_validates(change, message):
     with pytest.raises(ValueError, match=message):
         fl.gradient_descent(START, TASK, **({"step_size": 0.1, "n_steps": 10} | change))
+
+
+@pytest.mark.parametrize("start", [START, ls.lift(START, TASK)])
+@pytest.mark.parametrize("step_size", [1e11, 1e20, 1e300])
+def test_a_descent_that_diverges_ends_and_says_so(start, step_size):
+    runs = [
+        fl.gradient_descent(start, TASK, step_size=step_size, n_steps=1000),
+        fl.online_sgd(
+            start,
+            TASK,
+            np.random.default_rng(0),
+            step_size=step_size,
+            n_steps=1000,
+            batch_size=2,
+        ),
+    ]
+    for run in runs:
+        assert run.status == Status.DIVERGED
+        assert run.steps[-1] < 10
+        assert np.isfinite(run.excess_risk).all()
 
 
 # --- fits --------------------------------------------------------------------------------------
