@@ -79,6 +79,11 @@ class _ClassScores:
     def gate(self, z1: FloatArray) -> FloatArray:
         return self.gate_offset + self.gate_along * z1
 
+    def score(self, z1: FloatArray) -> FloatArray:
+        """Return f at z2 = 0, to place nodes: its small differences from f* are lost."""
+        affine = self.bayes_offset + self.gap_offsets[0] + self.score_along * z1
+        return affine + self.r * special.expit(self.gate(z1))
+
     def gap(self, z1: FloatArray) -> FloatArray:
         """Return f - f* at z2 = 0, everywhere by the form whose terms cancel least."""
         gate = self.gate(z1)
@@ -199,9 +204,7 @@ def _along_rule(scores: _ClassScores, tau: float) -> Rule:
         score_change = score_change + abs(scores.r) * gate_change(gate_logit, gate_radius)
         # z2 ranges over the window, so only what exceeds its swing is away from the poles for sure
         bayes_room = _room(bayes_logit, scores.window * abs(scores.bayes_across))
-        score_room = _room(
-            bayes_logit + scores.gap(center), scores.window * abs(scores.score_across)
-        )
+        score_room = _room(scores.score(center), scores.window * abs(scores.score_across))
         direct = (bayes_change <= MARGIN * bayes_room) & (
             score_change <= MARGIN * np.maximum(score_room, 1.5 * tau)
         )

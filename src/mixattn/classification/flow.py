@@ -28,7 +28,7 @@ from mixattn._checks import (
     as_scalar,
     frozen,
 )
-from mixattn.classification.integrals import LARGEST_LOGIT, logit_size
+from mixattn.classification.integrals import whitened_slopes
 from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
@@ -398,9 +398,10 @@ def _descend(
 
 def _within_reach(params: AttentionParams | EffectiveParams, task: LDATask) -> bool:
     try:
-        return logit_size(as_effective(params, task), task) <= LARGEST_LOGIT
-    except ValueError:  # an effective coordinate overflows
+        whitened_slopes(as_effective(params, task), task)
+    except ValueError:  # too large, or an effective coordinate overflows
         return False
+    return True
 
 
 def _empirical_gradient(

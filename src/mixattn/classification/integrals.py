@@ -168,15 +168,19 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
         shift=along,
     )
     t, dt = _smooth_rule(profile) or _graded_rule(profile, order)
+    gate = logistic_derivatives(profile.gate(t), order + 1)
+    mean = np.add.outer(profile.offset, profile.slope * t + p.r * gate[1])
     masses = task.priors[:, None] * profile.density(t) * dt
     frame = np.empty((2, 3, task.dim))
     frame[:, 0], frame[:, 1] = L @ e1, L @ e2
-    in_plane = np.stack([along + e1 @ center, across + e2 @ center], axis=1)
-    frame[:, 2] = (task.mean_pos, task.mean_neg) - np.einsum("ci,cid->cd", in_plane, frame[:, :2])
+    in_plane = [along + e1 @ center, across + e2 @ center]
+    frame[:, 2] = (task.mean_pos, task.mean_neg)
+    for k in (0, 1):
+        frame[:, 2] -= in_plane[k][:, None] * frame[:, k]
     return RiskIntegrals(
-        gate=logistic_derivatives(profile.gate(t), order + 1),
+        gate=gate,
         position=t + float(e1 @ center),
-        inner=_loss_moments(profile, t, across + e2 @ center, order) * masses,
+        inner=_loss_moments(mean, tau, in_plane[1], order) * masses,
         frame=frame,
         covariance=task.covariance,
     )
@@ -184,34 +188,33 @@ def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegra
 
 def whitened_slopes(p: EffectiveParams, task: LDATask) -> tuple[FloatArray, FloatArray]:
     """Return L^T w and L^T s; refuse parameters whose logits have too few digits left."""
-    size = logit_size(p, task)
+    with np.errstate(over="ignore", invalid="ignore"):
+        w, s = task.cholesky.T @ p.w, task.cholesky.T @ p.s
+    size = max(np.abs(w).max(), np.abs(s).max(), abs(p.b), abs(p.r))
     if not size <= LARGEST_LOGIT:
         raise ValueError(
             "params: expected b, r and, in units of the covariance, w and s of at most "
             f"{LARGEST_LOGIT:g} in size, got {size:.3g}"
         )
-    return task.cholesky.T @ p.w, task.cholesky.T @ p.s
+    return w, s
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def logit_size(p: EffectiveParams, task: LDATask) -> float:
-    """Return the largest of the entries of L^T w and L^T s, b and r in size."""
-    slopes = np.stack([p.w, p.s]) @ task.cholesky
-    return max(float(np.abs(slopes).max()), abs(p.b), abs(p.r))
-
-
-def _loss_moments(profile: _Profile, t: FloatArray, across: FloatArray, order: int) -> FloatArray:
-    """Return E[(e2^T L^-1 x)^j l^(k)(f) | t], shape (order + 1, order + 1, 2, n)."""
+def _loss_moments(mean: FloatArray, tau: float, across: FloatArray, order: int) -> FloatArray:
+    """Return E[(e2^T L^-1 x)^j l^(k)(f) | t], shape (order + 1, order + 1, 2, n), f ~ N(mean, tau^2)."""
     # l(f) = softplus(-y f): in terms of -y f the noise across has the sign of -y too
     sign = -LABELS[:, None]
-    logits = (sign * profile.mean(t)).ravel()
-    offsets = np.repeat(sign * across[:, None], t.size, axis=1).ravel()
-    # where the noise does not reach the sign change, l is linear: no nodes for what lies between
-    reached = np.clip(logits, *(UNDERFLOW * profile.tau + LINEAR) * np.array([-1, 1]))
-    moments = logistic_normal(reached, profile.tau, order, order, offsets)
-    powers = np.stack([np.ones_like(offsets), offsets, offsets**2 + 1])[: order + 1]
-    moments[:, 0] += np.maximum(logits - reached, 0.0) * powers
-    moments = moments.reshape(order + 1, order + 1, 2, t.size)
+    logits = (sign * mean).ravel()
+    offsets = np.repeat(-LABELS * across, mean.shape[1])
+    reach = UNDERFLOW * tau + LINEAR
+    if np.abs(logits).max() <= reach:
+        moments = logistic_normal(logits, tau, order, order, offsets)
+    else:
+        # where the noise does not reach the sign change, l is linear: no nodes for what lies between
+        reached = np.clip(logits, -reach, reach)
+        moments = logistic_normal(reached, tau, order, order, offsets)
+        powers = np.stack([np.ones_like(offsets), offsets, offsets**2 + 1])[: order + 1]
+        moments[:, 0] += np.maximum(logits - reached, 0.0) * powers
+    moments = moments.reshape(order + 1, order + 1, *mean.shape)
     moments[ODD[: order + 1, : order + 1]] *= sign
     return moments
 

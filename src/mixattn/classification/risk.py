@@ -12,7 +12,7 @@ import numpy as np
 
 from mixattn._checks import FloatArray
 from mixattn.classification.excess import mean_divergence
-from mixattn.classification.integrals import RiskIntegrals, logit_size, risk_integrals
+from mixattn.classification.integrals import RiskIntegrals, risk_integrals, whitened_slopes
 from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
@@ -79,7 +79,7 @@ def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> flo
         If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed 1e10.
     """
     p = as_effective(params, task)
-    if logit_size(p, task) > STEEP:
+    if max(np.abs(slope).max() for slope in (*whitened_slopes(p, task), p.b, p.r)) > STEEP:
         risk = risk_integrals(p, task, order=0).risk()
         bayes = EffectiveParams(*task.bayes_score, 0.0, np.zeros(task.dim))
         excess = risk - risk_integrals(bayes, task, order=0).risk()
