@@ -126,6 +126,19 @@ def test_eigenspaces_that_rounding_mixes_are_not_counted_as_met(gap):
     assert kr.krylov_basis(matrix, turn[:, 0]).shape == (6, 1)
 
 
+def test_tolerance_is_relative_to_the_spectral_norm():
+    # the norm, 100, is far larger than the largest entry
+    ones = np.ones((100, 100))
+    first, second = np.eye(100)[:2] - np.eye(100)[2:4]
+    first, second = first / np.sqrt(2), second / np.sqrt(2)
+    symmetric = ones + 0.05 * np.outer(first, first)
+    assert kr.krylov_basis(symmetric, first + second + 1, rtol=1e-3).shape == (100, 2)
+    assert kr.krylov_basis(symmetric, first + second + 1, rtol=1e-4).shape == (100, 3)
+    shift = ones + 0.05 * np.outer(second, first)
+    assert kr.krylov_basis(shift, first, rtol=1e-3).shape == (100, 1)
+    assert kr.krylov_basis(shift, first, rtol=1e-4).shape == (100, 2)
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_basis_is_orthonormal_whatever_the_scales(symmetric):
     rng = np.random.default_rng(7)

@@ -162,6 +162,9 @@ FAR_LINE = LDATask([10.0], [-10.0], [[1.0]], 0.02)
         (FAR_LINE, EffectiveParams([0.0], 0.0, 0.0, [0.0])),
         (FAR_LINE, EffectiveParams([0.0], -2.0, 5.0, [-20.0])),
         (FAR_LINE, EffectiveParams([20.0], -100.0, 30.0, [0.0])),
+        # steep gates: on which side of the gate each class's mass is decides which panels count
+        (LDATask([10.0], [-10.0], [[1.0]], 0.98), EffectiveParams([-20.0], -90.0, -100.0, [-8.0])),
+        (LDATask([-10.0], [10.0], [[1.0]], 0.98), EffectiveParams([0.0], -89.0, -100.0, [-8.0])),
     ],
 )
 def test_contract_on_the_line(task, params):
