@@ -15,10 +15,10 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike
 
-from mixattn._checks import FloatArray, as_array, as_generator, as_scalar
+from mixattn._checks import EQUALITY_RTOL, FloatArray, as_array, as_generator, as_scalar
 from mixattn.classification.params import AttentionParams, EffectiveParams, check_params
 from mixattn.classification.risk import risk_hessian
-from mixattn.classification.task import EQUALITY_RTOL, LDATask, as_lda_task
+from mixattn.classification.task import LDATask, as_lda_task
 
 
 def krylov_basis(matrix: ArrayLike, vector: ArrayLike, rtol: float = 1e-10) -> FloatArray:

@@ -16,7 +16,7 @@ import scipy.linalg
 import scipy.optimize
 from numpy.typing import ArrayLike
 
-from mixattn._checks import FloatArray, as_array, as_scalar
+from mixattn._checks import EQUALITY_RTOL, FloatArray, as_array, as_scalar
 from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
@@ -27,7 +27,7 @@ from mixattn.classification.params import (
     effective_slices,
 )
 from mixattn.classification.risk import risk_gradient, risk_hessian
-from mixattn.classification.task import EQUALITY_RTOL, LDATask, as_lda_task
+from mixattn.classification.task import LDATask, as_lda_task
 
 # Beyond this whitened slope a gate is a step: a search for a critical point has run to infinity,
 # where the gradient vanishes too.

@@ -12,6 +12,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from mixattn._checks import (
+    EQUALITY_RTOL,
     FloatArray,
     Frozen,
     as_array,
@@ -24,8 +25,6 @@ from mixattn._checks import (
 from mixattn.classification import _exact
 from mixattn.mixture import GaussianMixture
 
-# Hypotheses that are equalities (opposite means, equal priors) hold within this relative error.
-EQUALITY_RTOL = 1e-9
 # In standard deviations: beyond, squares come near the largest float.
 FARTHEST_MEAN = 1e100
 
