@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "book" / "_ext"), str(ROOT / "tools")]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(ROOT / "book" / "_ext"), str(ROOT / "tools"), str(HERE)]
 
 
 @pytest.fixture(scope="session")

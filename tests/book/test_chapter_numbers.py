@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from matplotlib.quiver import Quiver
 from scipy.integrate import quad
-from scipy.optimize import brentq
 from scipy.stats import norm
 
 import companion
@@ -26,7 +25,6 @@ def run_chapter(name, monkeypatch):
     """Execute a chapter up to its exercises; keep its variables and figures."""
     figures = []
     monkeypatch.setattr(companion, "show_figure", lambda fig, alt, caption: figures.append(fig))
-    monkeypatch.setattr(companion, "explorer", lambda draw, **_: None)
     variables = {}
     for cell in notebooks.read(notebooks.ROOT / "book" / f"{name}.ipynb").cells:
         if cell.id == "exercises":
@@ -304,26 +302,3 @@ def test_linear_attention_has_fixed_shares(two):
             for part, rows in zip(weights, np.split(np.arange(len(points)), 3), strict=True)
         ]
         np.testing.assert_allclose(drawn, two.V @ sum(parts), atol=1e-10)
-
-
-def test_explorer_of_chapter_one_draws_the_population_curve(one):
-    fig = one.draw(length=30, scale=2.0)
-    curve = fig.axes[0].lines[0]
-    drawn = np.stack([curve.get_xdata(), curve.get_ydata()], axis=1)
-    for at in (0, 70, 140):
-        angle = 2 * np.pi * at / 199
-        tilt = 2 * np.array([np.cos(angle), np.sin(angle)])
-        output, _ = aligned_mean(lambda x, t=tilt: np.exp(x @ t), one.mixture)
-        np.testing.assert_allclose(drawn[at], output, atol=1e-9)
-    plt.close(fig)
-
-
-def test_explorer_of_chapter_two_draws_the_border_where_the_gate_is_half(two):
-    fig = two.draw(sharpness=2.0, prior=0.2)
-    [border] = [line for line in fig.axes[0].lines if line.get_linestyle() == "--"]
-
-    def log_odds(x):
-        return np.log(0.2 / 0.8) + 2.0 * x * (1.5 - -1.5)
-
-    assert border.get_xdata()[0] == pytest.approx(brentq(log_odds, -4, 4), abs=1e-9)
-    plt.close(fig)
