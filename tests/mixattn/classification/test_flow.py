@@ -68,6 +68,9 @@ def test_trajectory_has_the_contract_shapes_and_dissipates():
     assert (late - early) / (2 * h) == pytest.approx(-slope, rel=1e-5)
     with pytest.raises(ValueError, match=r"t: expected times in \[0, 30\]"):
         flow.at(31.0)
+    for bad in ([], [[1.0]]):
+        with pytest.raises(ValueError, match=r"t: expected a time or times of shape \(m,\)"):
+            flow.at(bad)
 
 
 def test_status_says_why_the_flow_stopped():

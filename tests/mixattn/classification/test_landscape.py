@@ -442,6 +442,13 @@ def test_no_head_is_returned_where_the_reduced_gradient_vanishes(seed):
         ls.gate_critical_point(task, 0.0, rng.normal(size=2))
 
 
+def test_negative_curvature_needs_a_reduced_gradient():
+    task = LDATask([2.0, 0.0], [1.0, 0.0], np.eye(2), 1 / 3)
+    coin_flip = AttentionParams(np.zeros((2, 2)), [0.5 * 2.149592, 0.0], [0.0, 0.0], 0.0)
+    with pytest.raises(ValueError, match="expected a nonzero reduced gradient"):
+        ls.negative_curvature_direction(coin_flip, task)
+
+
 def test_a_reduced_gradient_that_vanishes_beside_v22_zero_is_refused():
     task = LDATask([1.5], [1.470775], [[1.0]], 0.45)
     with pytest.raises(ValueError, match="belongs to no critical head"):

@@ -448,6 +448,29 @@ def test_steep_parameters_have_the_limit_of_steps(size):
     assert excess_risk(params, task) == pytest.approx(expected - bayes, rel=1e-9 + 10 / size)
 
 
+def test_excess_risk_with_a_gate_beyond_every_float():
+    # at the classes the gate's logit is -1e4 or 1e4: the score is affine
+    task = LDATask([1e4 + 0.5], [1e4 - 0.5], [[1.0]], 0.5)
+    w, b = task.bayes_score
+    for s, jump in ((-1.0, 0.0), (1.0, 7.0)):
+        params = EffectiveParams(w, b + 1e-9 - jump, 7.0, [s])
+        affine = EffectiveParams(w, b + 1e-9, 0.0, [s])
+        assert excess_risk(params, task) == pytest.approx(excess_risk(affine, task), rel=1e-2)
+        exact = mp_excess(params, task, step=0.5)
+        assert excess_risk(params, task) == pytest.approx(exact, rel=1e-6)
+
+
+def test_excess_risk_falls_like_the_square_of_a_huge_amplitude():
+    # parameters of the size of R, next to the Bayes score: no difference of risks
+    task, c = setting_c1(), np.array([1.0, -0.5])
+    w, b = task.bayes_score
+    values = []
+    for R in (2e3, 2e4, 2e5):
+        params = EffectiveParams(w - 0.24 * c, b - 0.6 * R, R, c / R)
+        values.append(R**2 * excess_risk(params, task))
+    np.testing.assert_allclose(values, values[-1], rtol=3e-3)
+
+
 @pytest.mark.parametrize("size", [1e12, 1e20, 1e200])
 @pytest.mark.parametrize("field", range(4))
 def test_parameters_without_digits_are_refused(size, field):
