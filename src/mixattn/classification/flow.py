@@ -45,6 +45,8 @@ Vector = Callable[[FloatArray], FloatArray]
 
 # The integrator's steps underflow below; an explicit step of this length is exact to rounding.
 SHORTEST_TIME = 1e-100
+# Products of parameters beyond may overflow: online descent has diverged.
+LARGEST_STEPPED = 1e50
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +313,10 @@ def gradient_descent(
     """
     kind = _kind_of(params, task)
 
-    def gradient(theta: Params) -> FloatArray:
+    def gradient(y: FloatArray) -> FloatArray:
+        theta = kind.from_vector(y, task.dim)
+        if not _within_reach(theta, task):
+            return np.full_like(y, np.nan)
         return risk_gradient(theta, task).to_vector()
 
     return _descend(kind, params, task, gradient, step_size, n_steps, record)
@@ -357,7 +362,10 @@ def online_sgd(
     rng = as_generator(rng)
     batch_size = as_integer("batch_size", batch_size, at_least=1)
 
-    def gradient(theta: Params) -> FloatArray:
+    def gradient(y: FloatArray) -> FloatArray:
+        if np.abs(y).max() > LARGEST_STEPPED:
+            return np.full_like(y, np.nan)
+        theta = kind.from_vector(y, task.dim)
         return _empirical_gradient(theta, task, *task.sample(batch_size, rng))
 
     return _descend(kind, params, task, gradient, step_size, n_steps, record)
@@ -367,7 +375,7 @@ def _descend(
     kind: type[Params],
     start: Params,
     task: LDATask,
-    gradient: Callable[[Params], FloatArray],
+    gradient: Vector,
     step_size: float,
     n_steps: int,
     record: Sequence[int] | None,
@@ -377,16 +385,12 @@ def _descend(
     def read(y: FloatArray) -> Params:
         return kind.from_vector(y, task.dim)
 
-    def slope(y: FloatArray) -> FloatArray:
-        theta = read(y)
-        return gradient(theta) if _within_reach(theta, task) else np.full_like(y, np.nan)
-
     def excess(y: FloatArray) -> float:
         theta = read(y)
         return excess_risk(theta, task) if _within_reach(theta, task) else np.nan
 
     return descend(
-        slope,
+        gradient,
         excess,
         start.to_vector(),
         step_size=step_size,
