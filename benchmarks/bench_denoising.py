@@ -22,7 +22,6 @@ from mixattn import (
     GaussianMixture,
     Head,
     MultiHead,
-    excess_risk_gradient,
     two_head_denoiser,
 )
 
@@ -102,9 +101,9 @@ def compare_with_autograd(torch) -> None:
         samples, _ = task.noisy.sample(N_SAMPLES, np.random.default_rng(1))
         sampled = sampled_excess_risk(torch, task, denoiser, samples)
         exact_seconds, sampled_seconds = median_seconds_in_turns(
-            lambda t=task, d=denoiser: excess_risk_gradient(t, d), sampled
+            lambda t=task, d=denoiser: t.excess_risk_gradient(d), sampled
         )
-        value, *gradients = excess_risk_gradient(task, denoiser)
+        value, *gradients = task.excess_risk_gradient(denoiser)
         gradient = np.concatenate([part.ravel() for part in gradients])
         estimate, estimated_gradient = sampled()
         deviation = np.linalg.norm(estimated_gradient - gradient) / np.linalg.norm(gradient)
@@ -136,7 +135,7 @@ def show_cost_against_dimension() -> None:
     for dim in (3, 8, 32, 128, 256, 512):
         task = figure_2_task(dim)
         denoiser = near_bayes(task, 0.3)
-        (seconds,) = median_seconds_in_turns(lambda t=task, d=denoiser: excess_risk_gradient(t, d))
+        (seconds,) = median_seconds_in_turns(lambda t=task, d=denoiser: t.excess_risk_gradient(d))
         print(f"  d = {dim:<5}{1e3 * seconds:>8.1f} ms")
 
 

@@ -16,9 +16,9 @@ import time
 import numpy as np
 from scipy.special import expit
 
+from mixattn import AttentionParams, LDATask, risk_gradient
 from mixattn.classification.flow import Trajectory, gradient_flow
 from mixattn.classification.landscape import distance_to_E1, distance_to_E2, figure1_starts
-from mixattn.classification.risk import AttentionParams, LDATask, risk_gradient
 
 T_END = 1e3
 STEP = 1e-4

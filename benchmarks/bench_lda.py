@@ -19,7 +19,7 @@ import torch
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from mixattn.classification.risk import (
+from mixattn import (
     EffectiveParams,
     LDATask,
     excess_risk,

@@ -10,27 +10,27 @@ from mixattn.attention import (
     softmax_attention,
 )
 from mixattn.classification.flow import (
-    FlowStatus,
-    LearningCurve,
     Trajectory,
     gradient_descent,
     gradient_flow,
     online_sgd,
 )
 from mixattn.classification.krylov import krylov_basis
-from mixattn.classification.risk import (
+from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
-    LDATask,
     effective_jacobian,
     effective_params,
+    score,
+)
+from mixattn.classification.risk import (
     excess_risk,
     logistic_risk,
     risk_and_gradient,
     risk_gradient,
     risk_hessian,
-    score,
 )
+from mixattn.classification.task import LDATask
 from mixattn.denoising.constructions import (
     TwoHeadDenoiser,
     best_affine_denoiser,
@@ -39,17 +39,17 @@ from mixattn.denoising.constructions import (
     one_head_denoiser,
     two_head_denoiser,
 )
+from mixattn.denoising.gated import AffineDenoiser, GatedMap
 from mixattn.denoising.iteration import clustering_fixed_point, iterate_denoiser
-from mixattn.denoising.task import AffineDenoiser, DenoisingTask, RiskEstimate
+from mixattn.denoising.task import DenoisingTask, RiskEstimate
 from mixattn.denoising.training import (
-    DenoiserTraining,
     SingleHeadFit,
     best_single_head,
-    excess_risk_gradient,
     random_heads,
     train_quasi_newton,
     train_sgd,
 )
+from mixattn.descent import History, Status
 from mixattn.finite_prompt import (
     effective_prompt_length,
     finite_prompt_bias,
@@ -60,18 +60,18 @@ from mixattn.mixture import GaussianMixture
 __all__ = [
     "AffineDenoiser",
     "AttentionParams",
-    "DenoiserTraining",
     "DenoisingTask",
     "EffectiveParams",
-    "FlowStatus",
+    "GatedMap",
     "GaussianMixture",
     "Head",
+    "History",
     "LDATask",
-    "LearningCurve",
     "MultiHead",
     "ResidualMultiHead",
     "RiskEstimate",
     "SingleHeadFit",
+    "Status",
     "Trajectory",
     "TwoHeadDenoiser",
     "best_affine_denoiser",
@@ -82,7 +82,6 @@ __all__ = [
     "effective_params",
     "effective_prompt_length",
     "excess_risk",
-    "excess_risk_gradient",
     "finite_prompt_bias",
     "finite_prompt_covariance",
     "gradient_descent",

@@ -35,7 +35,7 @@ def thread_map(work: int) -> Iterator[OrderedMap]:
     if work <= _SMALL_WORK:
         yield map
         return
-    with _single_threaded_blas() as n_threads:
+    with single_threaded_blas() as n_threads:
         n_workers = min(n_threads, 1 + work // _WORK_PER_THREAD)
         if n_workers == 1:
             yield map
@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def _single_threaded_blas() -> Iterator[int]:
+def single_threaded_blas() -> Iterator[int]:
     """Hold BLAS at one thread and yield how many it had.
 
     Of several holders at a time, the first lowers the count and the last restores it.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mixattn.classification import landscape as ls
-from mixattn.classification.risk import (
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,

@@ -1,9 +1,13 @@
 """Threads and forks."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import mixattn
 
 FORK_WHILE_THREADS_RUN = """
 import os, signal, threading, time
@@ -14,7 +18,7 @@ prompt, queries = rng.standard_normal((20_000, 8)), rng.standard_normal((64, 8))
 eye = np.eye(8)
 expected = softmax_attention(prompt, queries, eye, eye)
 # the worst moment to fork: another thread holds the lock, and BLAS is held at one thread
-with _parallel._single_threaded_blas():
+with _parallel.single_threaded_blas():
     held = threading.Event()
     def hold():
         with _parallel._Holders.lock:
@@ -32,8 +36,11 @@ assert os.waitstatus_to_exitcode(status) == 0, status
 """
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_during_a_threaded_call_computes_the_same():
     command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_THREADS_RUN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(Path(mixattn.__file__).parent.parent)}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -9,12 +9,9 @@ hundred steps.
 
 from __future__ import annotations
 
-import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
@@ -22,37 +19,38 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import LSODA, DenseOutput, OdeSolution
 
-from mixattn._checks import FloatArray, as_array, as_generator, as_integer, as_scalar, freeze
-from mixattn.classification.risk import (
-    effective_params,
-    excess_risk,
-    pull_back,
-    risk_gradient,
-    risk_hessian,
+from mixattn._checks import (
+    FloatArray,
+    Frozen,
+    as_array,
+    as_generator,
+    as_integer,
+    as_scalar,
+    frozen,
 )
-from mixattn.classification.task import (
+from mixattn.classification.integrals import whitened_slopes
+from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
-    LDATask,
     Params,
+    as_effective,
     check_params,
+    pull_back,
 )
+from mixattn.classification.risk import excess_risk, risk_gradient, risk_hessian
+from mixattn.classification.task import LDATask
+from mixattn.descent import History, Status, descend
 
-Kind = type[AttentionParams] | type[EffectiveParams]
-Progress = Callable[[float, float], None]
+Vector = Callable[[FloatArray], FloatArray]
 
-
-class FlowStatus(StrEnum):
-    """Why `gradient_flow` stopped."""
-
-    REACHED_END = "reached t_end"
-    STATIONARY = "the gradient's norm fell to gradient_tol"
-    OPTIMAL = "the excess risk fell to excess_tol"
-    FAILED = "the integrator failed: the tolerances are out of reach"
+# The integrator's steps underflow below; an explicit step of this length is exact to rounding.
+SHORTEST_TIME = 1e-100
+# Products of parameters beyond may overflow: online descent has diverged.
+LARGEST_STEPPED = 1e50
 
 
 @dataclass(frozen=True, eq=False)
-class Trajectory:
+class Trajectory(Frozen):
     """A solution of the gradient flow.
 
     Attributes
@@ -61,7 +59,7 @@ class Trajectory:
         The times of the integrator's steps, from 0; where the flow slows down they spread out.
     params : ndarray, shape (n, p)
         The parameters there, in `to_vector` order.
-    status : FlowStatus
+    status : Status
         Why the integration stopped.
     task : LDATask
     t_end : float
@@ -70,40 +68,53 @@ class Trajectory:
 
     t: FloatArray
     params: FloatArray
-    status: FlowStatus
+    status: Status
     task: LDATask
     t_end: float
-    _kind: Kind = field(repr=False)
+    _kind: type[AttentionParams] | type[EffectiveParams] = field(repr=False)
     _interpolant: OdeSolution | None = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Freeze the arrays."""
+        self._set(t=self.t, params=self.params)
 
     @cached_property
     def excess_risk(self) -> FloatArray:
         """Excess risk at the times `t`, shape (n,); computed at the first access."""
-        return freeze(self.excess_risk_at(self.t))
+        return frozen(self.excess_risk_at(self.t))
 
     def at(self, t: ArrayLike) -> FloatArray:
-        """Parameters at time `t`: a vector (p,), or (m, p) for an array of m times.
+        """Parameters at time `t`.
 
         Between steps this is the integrator's own interpolant, of its order of accuracy.
+
+        Parameters
+        ----------
+        t : float or array_like, shape (m,)
+
+        Returns
+        -------
+        ndarray, shape (p,) or (m, p)
 
         Raises
         ------
         ValueError
             If a time is outside the interval that was integrated (for a stationary end, [0, t_end]).
         """
-        scalar = np.ndim(t) == 0
-        times = as_array("t", np.atleast_1d(t), ("m",))
-        last = self.t_end if self.status is FlowStatus.STATIONARY else self.t[-1]
+        times = as_array("t", t, (None,))
+        if times.ndim > 1 or times.size == 0:
+            raise ValueError(f"t: expected a time or times of shape (m,), got shape {times.shape}")
+        last = self.t_end if self.status is Status.STATIONARY else self.t[-1]
         if times.min() < 0 or times.max() > last:
             raise ValueError(
                 f"t: expected times in [0, {last:g}] (the flow stopped there: {self.status}), "
                 f"got {times.min():g} to {times.max():g}"
             )
-        values = np.repeat(self.params[-1:], len(times), axis=0)
-        inside = times < self.t[-1]
+        values = np.repeat(self.params[-1:], times.size, axis=0)
+        inside = times.reshape(-1) < self.t[-1]
         if self._interpolant is not None and inside.any():
-            values[inside] = np.asarray(self._interpolant(times[inside])).T
-        return values[0] if scalar else values
+            values[inside] = np.asarray(self._interpolant(times.reshape(-1)[inside])).T
+        return values.reshape(*times.shape, -1)
 
     def point_at(self, t: float) -> AttentionParams | EffectiveParams:
         """Parameters at time `t`, as an object of the start's type."""
@@ -130,7 +141,6 @@ def gradient_flow(
     atol: float = 1e-12,
     gradient_tol: float = 1e-14,
     excess_tol: float | None = None,
-    progress: Progress | None = None,
 ) -> Trajectory:
     r"""Follow :math:`\dot\theta = -\nabla R(\theta)` from `params` for `t_end` units of time.
 
@@ -153,13 +163,12 @@ def gradient_flow(
         Stop when the Euclidean norm of the gradient is at most this.
     excess_tol : float, optional
         Stop when the excess risk is at most this (one evaluation a step).
-    progress : callable (t, gradient norm), optional
-        Called after every step. By default a line on standard error if that is a terminal and the
-        run takes more than two seconds; nothing in a notebook.
 
     Returns
     -------
     Trajectory
+        Its status is REACHED_END, STATIONARY (see `gradient_tol`), BELOW_TARGET (see `excess_tol`)
+        or FAILED.
 
     Raises
     ------
@@ -169,8 +178,7 @@ def gradient_flow(
     Examples
     --------
     >>> import numpy as np
-    >>> from mixattn.classification.flow import gradient_flow
-    >>> from mixattn.classification.risk import EffectiveParams, LDATask
+    >>> from mixattn import EffectiveParams, LDATask, gradient_flow
     >>> task = LDATask([1.0, 0.0], [0.0, 1.0], np.eye(2), 0.6)
     >>> start = EffectiveParams([0.0, 0.0], 0.0, 0.0, [2.0, 0.0])
     >>> flow = gradient_flow(start, task, 100.0)
@@ -188,81 +196,86 @@ def gradient_flow(
     gradient_tol = as_scalar("gradient_tol", gradient_tol, at_least=0.0)
     if excess_tol is not None:
         excess_tol = as_scalar("excess_tol", excess_tol, at_least=0.0)
-    if progress is not None and not callable(progress):
-        raise ValueError(f"progress: expected a function or None, got {type(progress).__name__}")
-    report = progress if progress is not None else _terminal_progress(t_end)
 
-    # The integrator's own last evaluation is at its last iterate, not quite at the accepted point: good
-    # enough to say when the exact norm is worth a gradient.
-    last_norm = np.inf
+    def velocity(y: FloatArray) -> FloatArray:
+        return -risk_gradient(kind.from_vector(y, d), task).to_vector()
 
-    def velocity(_: float, y: FloatArray) -> FloatArray:
-        nonlocal last_norm
-        slope: FloatArray = -risk_gradient(kind.from_vector(y, d), task).to_vector()
-        last_norm = float(np.linalg.norm(slope))
-        return slope
-
-    def jacobian(_: float, y: FloatArray) -> FloatArray:
+    def jacobian(y: FloatArray) -> FloatArray:
         return -risk_hessian(kind.from_vector(y, d), task)
 
-    def reason_to_stop(y: FloatArray) -> FlowStatus | None:
-        nearly_stationary = last_norm <= 10 * gradient_tol
-        if nearly_stationary and np.linalg.norm(velocity(0.0, y)) <= gradient_tol:
-            return FlowStatus.STATIONARY
+    def reason_to_stop(y: FloatArray, speed: float) -> Status | None:
+        nearly_stationary = speed <= 10 * gradient_tol
+        if nearly_stationary and np.linalg.norm(velocity(y)) <= gradient_tol:
+            return Status.STATIONARY
         if excess_tol is not None and excess_risk(kind.from_vector(y, d), task) <= excess_tol:
-            return FlowStatus.OPTIMAL
+            return Status.BELOW_TARGET
         return None
 
-    y = params.to_vector()
-    times, points = [0.0], [y]
-    pieces: list[DenseOutput] = []
-    velocity(0.0, y)
-    status = reason_to_stop(y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the integrator warns when it fails; the status says so
-        solver = LSODA(velocity, 0.0, y, t_end, rtol=rtol, atol=atol, jac=jacobian)
-        while status is None:
-            solver.step()
-            if solver.status == "failed":
-                status = FlowStatus.FAILED
-                break
-            times.append(solver.t)
-            points.append(solver.y)
-            pieces.append(solver.dense_output())
-            report(solver.t, last_norm)
-            status = reason_to_stop(solver.y)
-            if status is None and solver.status == "finished":
-                status = FlowStatus.REACHED_END
+    steps = _Steps(velocity, jacobian, params.to_vector())
+    status = reason_to_stop(steps.points[0], steps.speed)
+    if status is None and t_end < SHORTEST_TIME:
+        status = steps.take_explicit(t_end)
+    if status is None:
+        status = steps.integrate(t_end, rtol, atol, reason_to_stop)
     return Trajectory(
-        t=freeze(np.array(times)),
-        params=freeze(np.array(points)),
+        t=np.array(steps.times),
+        params=np.array(steps.points),
         status=status,
         task=task,
         t_end=t_end,
         _kind=kind,
-        _interpolant=OdeSolution(times, pieces) if pieces else None,
+        _interpolant=OdeSolution(steps.times, steps.pieces) if steps.pieces else None,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class LearningCurve:
-    """What explicit training recorded.
+class _Steps:
+    """The steps of an integration: their times, points and interpolants."""
 
-    Attributes
-    ----------
-    iterations : ndarray of int, shape (n,)
-    excess_risk : ndarray, shape (n,)
-        Population excess risk after that many steps.
-    params : ndarray, shape (n, p)
-        The parameters there, in `to_vector` order.
-    final : AttentionParams or EffectiveParams
-        The parameters after the last step.
-    """
+    def __init__(self, velocity: Vector, jacobian: Vector, start: FloatArray) -> None:
+        self.velocity, self.jacobian = velocity, jacobian
+        self.times, self.points = [0.0], [start]
+        self.pieces: list[DenseOutput] = []
+        # The integrator's last evaluation is at its last iterate, not quite at the accepted point:
+        # good enough to say when the exact speed is worth a gradient.
+        self.speed = float(np.linalg.norm(velocity(start)))
 
-    iterations: NDArray[np.int64]
-    excess_risk: FloatArray
-    params: FloatArray
-    final: AttentionParams | EffectiveParams
+    def take_explicit(self, t_end: float) -> Status:
+        self.times.append(t_end)
+        self.points.append(self.points[0] + t_end * self.velocity(self.points[0]))
+        return Status.REACHED_END
+
+    def integrate(
+        self,
+        t_end: float,
+        rtol: float,
+        atol: float,
+        reason_to_stop: Callable[[FloatArray, float], Status | None],
+    ) -> Status:
+        def velocity(_: float, y: FloatArray) -> FloatArray:
+            slope = self.velocity(y)
+            self.speed = float(np.linalg.norm(slope))
+            return slope
+
+        def jacobian(_: float, y: FloatArray) -> FloatArray:
+            return self.jacobian(y)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # the integrator warns when it fails; the status says so
+            solver = LSODA(velocity, 0.0, self.points[0], t_end, rtol=rtol, atol=atol, jac=jacobian)
+            reason = None
+            while reason is None:
+                solver.step()
+                if solver.status == "failed" or solver.t == self.times[-1]:
+                    return Status.FAILED
+                self.times.append(solver.t)
+                self.points.append(solver.y)
+                self.pieces.append(solver.dense_output())
+                reason = reason_to_stop(solver.y, self.speed)
+                if reason is None and solver.status == "finished":
+                    reason = Status.REACHED_END
+        return reason
 
 
 def gradient_descent(
@@ -272,7 +285,7 @@ def gradient_descent(
     step_size: float,
     n_steps: int,
     record: Sequence[int] | None = None,
-) -> LearningCurve:
+) -> History[Params]:
     r"""Explicit steps :math:`\theta \leftarrow \theta - h \nabla R(\theta)` on the population risk.
 
     Parameters
@@ -284,19 +297,29 @@ def gradient_descent(
     n_steps : int
         At least 1.
     record : sequence of int, optional
-        Iterations, 0 to `n_steps`, at which the excess risk is computed; by default about fifty,
+        Steps, 0 to `n_steps`, at which the excess risk is computed; by default about fifty,
         dense at the beginning.
 
     Returns
     -------
-    LearningCurve
+    History
+        Its status is STEP_LIMIT, or DIVERGED if the parameters left the range where the risk is
+        computed; then the last record is the end.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
-    kind, d = _kind_of(params, task), task.dim
+    kind = _kind_of(params, task)
 
     def gradient(y: FloatArray) -> FloatArray:
-        return risk_gradient(kind.from_vector(y, d), task).to_vector()
+        theta = kind.from_vector(y, task.dim)
+        if not _within_reach(theta, task):
+            return np.full_like(y, np.nan)
+        return risk_gradient(theta, task).to_vector()
 
-    return _descend(params, task, gradient, step_size, n_steps, record)
+    return _descend(kind, params, task, gradient, step_size, n_steps, record)
 
 
 def online_sgd(
@@ -308,7 +331,7 @@ def online_sgd(
     n_steps: int,
     batch_size: int,
     record: Sequence[int] | None = None,
-) -> LearningCurve:
+) -> History[Params]:
     """Stochastic gradient descent on fresh minibatches of labelled queries drawn from the task.
 
     The prompt is the population (the score is exact); only the queries are sampled.
@@ -327,62 +350,62 @@ def online_sgd(
 
     Returns
     -------
-    LearningCurve
+    History
+        As of `gradient_descent`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
-    kind, d = _kind_of(params, task), task.dim
+    kind = _kind_of(params, task)
     rng = as_generator(rng)
     batch_size = as_integer("batch_size", batch_size, at_least=1)
 
     def gradient(y: FloatArray) -> FloatArray:
-        x, labels = task.sample(batch_size, rng)
-        return _empirical_gradient(kind.from_vector(y, d), task, x, labels)
+        if np.abs(y).max() > LARGEST_STEPPED:
+            return np.full_like(y, np.nan)
+        theta = kind.from_vector(y, task.dim)
+        return _empirical_gradient(theta, task, *task.sample(batch_size, rng))
 
-    return _descend(params, task, gradient, step_size, n_steps, record)
+    return _descend(kind, params, task, gradient, step_size, n_steps, record)
 
 
 def _descend(
-    params: Params,
+    kind: type[Params],
+    start: Params,
     task: LDATask,
-    gradient: Callable[[FloatArray], FloatArray],
+    gradient: Vector,
     step_size: float,
     n_steps: int,
     record: Sequence[int] | None,
-) -> LearningCurve:
-    step_size = as_scalar("step_size", step_size, above=0.0)
-    n_steps = as_integer("n_steps", n_steps, at_least=1)
-    recorded = _record_iterations(record, n_steps)
-    kind, d = _kind_of(params, task), task.dim
-    y = params.to_vector()
-    snapshots = []
-    remaining = iter(recorded)
-    due = next(remaining)
-    for iteration in range(n_steps + 1):
-        if iteration == due:
-            snapshots.append(y)
-            due = next(remaining, -1)
-        if iteration < n_steps:
-            y = y - step_size * gradient(y)
-    return LearningCurve(
-        iterations=recorded,
-        excess_risk=np.array([excess_risk(kind.from_vector(v, d), task) for v in snapshots]),
-        params=np.array(snapshots),
-        final=kind.from_vector(y, d),
+) -> History[Params]:
+    """Descend; beyond the reach of the integrals everything is NaN, and the descent has diverged."""
+
+    def read(y: FloatArray) -> Params:
+        return kind.from_vector(y, task.dim)
+
+    def excess(y: FloatArray) -> float:
+        theta = read(y)
+        return excess_risk(theta, task) if _within_reach(theta, task) else np.nan
+
+    return descend(
+        gradient,
+        excess,
+        start.to_vector(),
+        step_size=step_size,
+        n_steps=n_steps,
+        record=record,
+        read=read,
     )
 
 
-def _record_iterations(record: Sequence[int] | None, n_steps: int) -> NDArray[np.int64]:
-    if record is None:
-        return np.unique(np.r_[0, np.geomspace(1, n_steps, 50).round().astype(int)])
-    given = np.asarray(record)
-    if given.ndim != 1 or given.dtype.kind not in "iu" or given.size == 0:
-        raise ValueError(f"record: expected a sequence of at least one integer, got {record!r}")
-    iterations = np.unique(given)
-    if iterations[0] < 0 or iterations[-1] > n_steps:
-        raise ValueError(
-            f"record: expected iterations in [0, {n_steps}], "
-            f"got {iterations[0]} to {iterations[-1]}"
-        )
-    return iterations
+def _within_reach(params: AttentionParams | EffectiveParams, task: LDATask) -> bool:
+    try:
+        whitened_slopes(as_effective(params, task), task)
+    except ValueError:  # too large, or an effective coordinate overflows
+        return False
+    return True
 
 
 def _empirical_gradient(
@@ -392,7 +415,7 @@ def _empirical_gradient(
     labels: NDArray[np.int64],
 ) -> FloatArray:
     """Gradient of the mean logistic loss over a sample, in `to_vector` order."""
-    zeta = effective_params(params, task) if isinstance(params, AttentionParams) else params
+    zeta = as_effective(params, task)
     gate = scipy.special.expit(task.prior_logit + x @ zeta.s)
     scores = x @ zeta.w + zeta.b + zeta.r * gate
     slopes = -labels * scipy.special.expit(-labels * scores) / len(x)
@@ -405,6 +428,11 @@ def _empirical_gradient(
     if isinstance(params, EffectiveParams):
         return slope.to_vector()
     return pull_back(slope, params, task).to_vector()
+
+
+def _kind_of(params: Params, task: LDATask) -> type[Params]:
+    check_params(params, task, AttentionParams, EffectiveParams)
+    return type(params)
 
 
 # --- decay rates -----------------------------------------------------------------------------
@@ -435,6 +463,15 @@ def fit_exponential_rate(t: ArrayLike, excess: ArrayLike) -> DecayFit:
     ----------
     t, excess : array_like, shape (n,)
         Increasing times and positive values, at least four in each quarter of the window.
+
+    Returns
+    -------
+    DecayFit
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     fit = _final_slope(*_as_decay(t, excess))
     return DecayFit(-fit.value, fit.uncertainty)
@@ -443,24 +480,44 @@ def fit_exponential_rate(t: ArrayLike, excess: ArrayLike) -> DecayFit:
 def fit_power_law(t: ArrayLike, excess: ArrayLike) -> DecayFit:
     r"""Exponent a of a decay :math:`t^a`, from values at positive times that span the window.
 
-    As `fit_exponential_rate`, with quarters of equal length in :math:`\log t`.
+    Parameters
+    ----------
+    t, excess : array_like, shape (n,)
+        As in `fit_exponential_rate`, with quarters of equal length in :math:`\log t`.
+
+    Returns
+    -------
+    DecayFit
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
-    times, logs = _as_decay(t, excess)
-    if times[0] <= 0:
-        raise ValueError(f"t: expected positive times, got {times[0]:g}")
-    return _final_slope(np.log(times), logs)
+    return _final_slope(*_as_power_law(t, excess))
 
 
 def local_exponents(t: ArrayLike, excess: ArrayLike) -> FloatArray:
     """Exponents ``d log(excess) / d log(t)`` between successive times, shape (n - 1,).
 
     Give it one time a decade to read the exponent decade by decade.
+
+    Parameters
+    ----------
+    t, excess : array_like, shape (n,)
+        Increasing positive times and positive values.
+
+    Returns
+    -------
+    ndarray, shape (n - 1,)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
-    times, logs = _as_decay(t, excess)
-    if times[0] <= 0:
-        raise ValueError(f"t: expected positive times, got {times[0]:g}")
-    exponents: FloatArray = np.diff(logs) / np.diff(np.log(times))
-    return exponents
+    log_times, logs = _as_power_law(t, excess)
+    return np.diff(logs) / np.diff(log_times)
 
 
 def _as_decay(t: ArrayLike, excess: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -471,6 +528,13 @@ def _as_decay(t: ArrayLike, excess: ArrayLike) -> tuple[FloatArray, FloatArray]:
     if (values <= 0).any():
         raise ValueError(f"excess: expected positive values, got a minimum of {values.min():g}")
     return times, np.log(values)
+
+
+def _as_power_law(t: ArrayLike, excess: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    times, logs = _as_decay(t, excess)
+    if times[0] <= 0:
+        raise ValueError(f"t: expected positive times, got {times[0]:g}")
+    return np.log(times), logs
 
 
 def _final_slope(x: FloatArray, y: FloatArray) -> DecayFit:
@@ -488,30 +552,3 @@ def _least_squares_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
     slope = float(centered @ y) / spread
     residual = y - y.mean() - slope * centered
     return slope, float(np.sqrt(residual @ residual / (len(x) - 2) / spread))
-
-
-# --- private ---------------------------------------------------------------------------------
-
-
-def _kind_of(params: Params, task: LDATask) -> type[Params]:
-    check_params(params, task, AttentionParams, EffectiveParams)
-    return type(params)
-
-
-def _terminal_progress(t_end: float) -> Progress:
-    started = shown = time.monotonic()
-
-    def show(t: float, gradient_norm: float) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - started < 2.0 or (now - shown < 0.2 and t < t_end):
-            return
-        shown = now
-        end = "\n" if t >= t_end else ""
-        line = f"\rgradient flow: t = {t:.3g} of {t_end:.3g}, |gradient| = {gradient_norm:.1e}"
-        print(line, end=end, file=sys.stderr, flush=True)
-
-    def silent(t: float, gradient_norm: float) -> None:
-        del t, gradient_norm
-
-    return show if sys.stderr.isatty() else silent

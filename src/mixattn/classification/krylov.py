@@ -15,16 +15,10 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike
 
-from mixattn._checks import FloatArray, as_array, as_generator, as_scalar
-from mixattn.classification.landscape import EQUALITY_RTOL, has_equal_priors, has_opposite_means
+from mixattn._checks import EQUALITY_RTOL, FloatArray, as_array, as_generator, as_scalar
+from mixattn.classification.params import AttentionParams, EffectiveParams, check_params
 from mixattn.classification.risk import risk_hessian
-from mixattn.classification.task import (
-    AttentionParams,
-    EffectiveParams,
-    LDATask,
-    as_lda_task,
-    check_params,
-)
+from mixattn.classification.task import LDATask, as_lda_task
 
 
 def krylov_basis(matrix: ArrayLike, vector: ArrayLike, rtol: float = 1e-10) -> FloatArray:
@@ -49,10 +43,15 @@ def krylov_basis(matrix: ArrayLike, vector: ArrayLike, rtol: float = 1e-10) -> F
     ndarray, shape (d, k)
         Orthonormal columns; k = 0 if the vector is zero.
 
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+
     Examples
     --------
     >>> import numpy as np
-    >>> from mixattn.classification.krylov import krylov_basis
+    >>> from mixattn import krylov_basis
     >>> krylov_basis(np.diag([1.0, 1.0, 2.0]), [3.0, 4.0, 0.0]).round(3)
     array([[0.6],
            [0.8],
@@ -106,7 +105,23 @@ def _arnoldi(A: FloatArray, v: FloatArray, rtol: float) -> FloatArray:
 
 
 def task_krylov_basis(task: LDATask, rtol: float = 1e-10) -> FloatArray:
-    """Orthonormal basis (d, k) of the Krylov space K of ``(Gamma, m_1 - m_-1)``."""
+    """Orthonormal basis of the Krylov space K of ``(Gamma, m_1 - m_-1)`` (Proposition B.35).
+
+    Parameters
+    ----------
+    task : LDATask
+    rtol : float
+        As in `krylov_basis`.
+
+    Returns
+    -------
+    ndarray, shape (d, k)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
     task = as_lda_task(task)
     return krylov_basis(task.covariance, task.mean_difference, rtol)
 
@@ -114,10 +129,20 @@ def task_krylov_basis(task: LDATask, rtol: float = 1e-10) -> FloatArray:
 def project_to_invariant_subspace(theta: AttentionParams, task: LDATask) -> AttentionParams:
     """Closest point of I_K: ``u12`` and ``v22`` set to zero, ``v21`` and the rows of ``U11`` cut.
 
+    Parameters
+    ----------
+    theta : AttentionParams
+    task : LDATask
+        Symmetric and balanced: otherwise I_K is not invariant (Lemma B.37).
+
+    Returns
+    -------
+    AttentionParams
+
     Raises
     ------
     ValueError
-        If the task is not symmetric and balanced: I_K is then not invariant.
+        If an argument is not as above.
     """
     check_params(theta, task, AttentionParams, name="theta")
     _require_symmetric_balanced(task)
@@ -128,7 +153,23 @@ def project_to_invariant_subspace(theta: AttentionParams, task: LDATask) -> Atte
 
 
 def distance_to_invariant_subspace(theta: AttentionParams, task: LDATask) -> float:
-    """Euclidean distance of attention parameters to I_K; raises as the projection does."""
+    """Euclidean distance of attention parameters to I_K.
+
+    Parameters
+    ----------
+    theta : AttentionParams
+    task : LDATask
+        Symmetric and balanced.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
     inside = project_to_invariant_subspace(theta, task)
     return float(np.linalg.norm(theta.to_vector() - inside.to_vector()))
 
@@ -144,10 +185,14 @@ def conserved_quantity(theta: AttentionParams, task: LDATask, C: ArrayLike | Non
         Symmetric and commuting with Gamma. The default, the identity, gives the balance
         :math:`|U_{11}|_F^2 - |v_{21}|^2` of Lemma B.34; the others are not in the paper.
 
+    Returns
+    -------
+    float
+
     Raises
     ------
     ValueError
-        If `C` is not symmetric or does not commute with Gamma.
+        If an argument is not as above, `C` is not symmetric or does not commute with Gamma.
     """
     check_params(theta, task, AttentionParams, name="theta")
     d = len(theta.v21)
@@ -165,7 +210,23 @@ def conserved_quantity(theta: AttentionParams, task: LDATask, C: ArrayLike | Non
 
 
 def expected_positive_part(mean: float, std: float) -> float:
-    r""":math:`E[\max(X, 0)]` for a Gaussian: :math:`\mu \Phi(\mu/s) + s \varphi(\mu/s)` (LB.6)."""
+    r""":math:`E[\max(X, 0)]` for a Gaussian: :math:`\mu \Phi(\mu/s) + s \varphi(\mu/s)` (Lemma B.6).
+
+    Parameters
+    ----------
+    mean : float
+    std : float
+        Positive.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
     mean = as_scalar("mean", mean)
     std = as_scalar("std", std, above=0.0)
     q = mean / std
@@ -177,6 +238,20 @@ def coercivity_constant(task: LDATask) -> float:
 
     :math:`C_1 = \lambda_{\min}(\Gamma)^{1/2} \min_{|t| \leq M} (t \Phi(t) + \varphi(t))` with
     :math:`M = (m^\top \Gamma^{-1} m)^{1/2}`; the function increases, so its minimum is at -M.
+
+    Parameters
+    ----------
+    task : LDATask
+        Symmetric and balanced.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     _require_symmetric_balanced(task)
     m = task.mean_pos
@@ -186,7 +261,22 @@ def coercivity_constant(task: LDATask) -> float:
 
 
 def linear_risk_hessian(w: ArrayLike, task: LDATask) -> FloatArray:
-    r"""Hessian (d, d) of the reduced risk :math:`L(w) = R(w, 0, 0, 0)` (Lemma B.33)."""
+    r"""Hessian of the reduced risk :math:`L(w) = R(w, 0, 0, 0)` (Lemma B.33).
+
+    Parameters
+    ----------
+    w : array_like, shape (d,)
+    task : LDATask
+
+    Returns
+    -------
+    ndarray, shape (d, d)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
     task = as_lda_task(task)
     d = task.dim
     zeta = EffectiveParams(as_array("w", w, (d,)), 0.0, 0.0, np.zeros(d))
@@ -194,15 +284,28 @@ def linear_risk_hessian(w: ArrayLike, task: LDATask) -> FloatArray:
 
 
 def reduced_metric(theta: AttentionParams, task: LDATask) -> FloatArray:
-    r"""Metric of the reduced flow :math:`\dot w = -G \nabla L(w)` on I_K, shape (d, d).
+    r"""Metric of the reduced flow :math:`\dot w = -G \nabla L(w)` on I_K.
 
     :math:`G = |\Gamma v_{21}|^2 I + U_{11} \Gamma^2 U_{11}^\top` (proof of Theorem 3.6).
+
+    Parameters
+    ----------
+    theta : AttentionParams
+    task : LDATask
+
+    Returns
+    -------
+    ndarray, shape (d, d)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     check_params(theta, task, AttentionParams, name="theta")
     a = task.covariance @ theta.v21
     root = theta.U11 @ task.covariance
-    metric: FloatArray = (a @ a) * np.eye(len(a)) + root @ root.T
-    return metric
+    return (a @ a) * np.eye(len(a)) + root @ root.T
 
 
 def predicted_krylov_rate(theta: AttentionParams, task: LDATask) -> float:
@@ -218,6 +321,15 @@ def predicted_krylov_rate(theta: AttentionParams, task: LDATask) -> float:
         The limit point of the flow.
     task : LDATask
         Symmetric and balanced.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     check_params(theta, task, AttentionParams, name="theta")
     _require_symmetric_balanced(task)
@@ -247,6 +359,11 @@ def figure45_starts(
     near_krylov : AttentionParams
         Figure 5: ``v21`` is standard normal, everything else zero. It is near I_K but not in it: ``v21``
         has a component along the mean.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     rng = as_generator(rng)
     d = 20
@@ -259,7 +376,8 @@ def figure45_starts(
 
 
 def _require_symmetric_balanced(task: LDATask) -> None:
-    if not has_opposite_means(task):
+    task = as_lda_task(task)
+    if not task.has_opposite_means:
         raise ValueError("task: expected opposite means, m_1 = -m_-1 (symmetric case)")
-    if not has_equal_priors(task):
+    if not task.has_equal_priors:
         raise ValueError(f"task: expected equal priors (balanced), got pi_+ = {task.prior_pos!r}")

@@ -16,57 +16,72 @@ import scipy.linalg
 import scipy.optimize
 from numpy.typing import ArrayLike
 
-from mixattn._checks import FloatArray, as_array, as_scalar
-from mixattn.classification.risk import (
-    effective_jacobian,
-    effective_params,
-    risk_gradient,
-    risk_hessian,
-)
-from mixattn.classification.task import (
+from mixattn._checks import EQUALITY_RTOL, FloatArray, as_array, as_scalar
+from mixattn.classification.params import (
     AttentionParams,
     EffectiveParams,
-    LDATask,
-    as_lda_task,
+    as_effective,
     check_params,
+    effective_jacobian,
+    effective_params,
+    effective_slices,
 )
-
-# Hypotheses that are equalities (opposite means, equal priors) hold within this relative error.
-EQUALITY_RTOL = 1e-9
+from mixattn.classification.risk import risk_gradient, risk_hessian
+from mixattn.classification.task import LDATask, as_lda_task
 
 # Beyond this whitened slope a gate is a step: a search for a critical point has run to infinity,
 # where the gradient vanishes too.
 STEP_SLOPE = 1e6
-
-
-# --- hypotheses ------------------------------------------------------------------------------
-
-
-def has_opposite_means(task: LDATask) -> bool:
-    """Whether ``m_1 = -m_-1`` within a relative 1e-9: Phi is then singular everywhere."""
-    task = as_lda_task(task)
-    scale = np.linalg.norm(task.mean_pos) + np.linalg.norm(task.mean_neg)
-    return bool(np.linalg.norm(task.mean_pos + task.mean_neg) <= EQUALITY_RTOL * scale)
-
-
-def has_equal_priors(task: LDATask) -> bool:
-    """Whether ``pi_+ = 1/2`` within a relative 1e-9."""
-    task = as_lda_task(task)
-    return abs(2 * task.prior_pos - 1) <= EQUALITY_RTOL
+# A search for a critical point ends at a gradient of rounding size.
+CRITICAL_GRADIENT = 1e-11
+# A reduced gradient of this size, in units of the tokens, is zero.
+ROUNDED_GRADIENT = 1e-12
 
 
 # --- the two families of minimizers in effective coordinates ---------------------------------
 
 
 def E1_point(task: LDATask, s: ArrayLike) -> EffectiveParams:
-    """Point ``(w*, b*, 0, s)`` of E1: the sigmoid has amplitude zero, `s` (d,) is free."""
+    """Point ``(w*, b*, 0, s)`` of E1: the sigmoid has amplitude zero (Theorem 3.1).
+
+    Parameters
+    ----------
+    task : LDATask
+    s : array_like, shape (d,)
+        Free.
+
+    Returns
+    -------
+    EffectiveParams
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
     task = as_lda_task(task)
     w, b = task.bayes_score
     return EffectiveParams(w, b, 0.0, as_array("s", s, (len(w),)))
 
 
 def E2_point(task: LDATask, r: float) -> EffectiveParams:
-    """Point ``(w*, b* - r sigma(s0), r, 0)`` of E2: the gate is constant, `r` is free."""
+    """Point ``(w*, b* - r sigma(s0), r, 0)`` of E2: the gate is constant (Theorem 3.1).
+
+    Parameters
+    ----------
+    task : LDATask
+    r : float
+        Free.
+
+    Returns
+    -------
+    EffectiveParams
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
     task = as_lda_task(task)
     w, b = task.bayes_score
     r = as_scalar("r", r)
@@ -78,8 +93,22 @@ def distance_to_E1(params: AttentionParams | EffectiveParams, task: LDATask) -> 
 
     It is :math:`(|w - w^\star|^2 + (b - b^\star)^2 + r^2)^{1/2}`. Attention parameters are mapped
     through Phi first: this is the "effective distance" of Figure 1.
+
+    Parameters
+    ----------
+    params : AttentionParams or EffectiveParams
+    task : LDATask
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above or dimensions differ.
     """
-    zeta = _effective(params, task)
+    zeta = as_effective(params, task)
     w, b = task.bayes_score
     return float(np.linalg.norm([*(zeta.w - w), zeta.b - b, zeta.r]))
 
@@ -90,21 +119,25 @@ def distance_to_E2(params: AttentionParams | EffectiveParams, task: LDATask) -> 
     In the plane of (b, r) the family is the line :math:`b + r \sigma(s_0) = b^\star`, so the
     distance is :math:`(|w - w^\star|^2 + |s|^2 + (b + r \sigma(s_0) - b^\star)^2 /
     (1 + \sigma(s_0)^2))^{1/2}`.
+
+    Parameters
+    ----------
+    params : AttentionParams or EffectiveParams
+    task : LDATask
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above or dimensions differ.
     """
-    zeta = _effective(params, task)
+    zeta = as_effective(params, task)
     w, b = task.bayes_score
     off_line = (zeta.b + zeta.r * task.prior_pos - b) / np.hypot(1.0, task.prior_pos)
     return float(np.linalg.norm([*(zeta.w - w), *zeta.s, off_line]))
-
-
-def in_E1(params: AttentionParams | EffectiveParams, task: LDATask, tol: float = 1e-9) -> bool:
-    """Whether effective parameters lie in E1 (attention parameters: in Theta1), within `tol`."""
-    return distance_to_E1(params, task) <= as_scalar("tol", tol, at_least=0.0)
-
-
-def in_E2(params: AttentionParams | EffectiveParams, task: LDATask, tol: float = 1e-9) -> bool:
-    """Whether effective parameters lie in E2 (attention parameters: in Theta2), within `tol`."""
-    return distance_to_E2(params, task) <= as_scalar("tol", tol, at_least=0.0)
 
 
 def minimizing_sequence(task: LDATask, c: ArrayLike, R: float) -> EffectiveParams:
@@ -120,6 +153,15 @@ def minimizing_sequence(task: LDATask, c: ArrayLike, R: float) -> EffectiveParam
         Direction and size of the gate's slope.
     R : float
         Amplitude of the sigmoid, positive; the excess risk vanishes as it grows.
+
+    Returns
+    -------
+    EffectiveParams
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     task = as_lda_task(task)
     w, b = task.bayes_score
@@ -165,7 +207,7 @@ def lift(target: EffectiveParams, task: LDATask, v21: ArrayLike | None = None) -
     level = target.r + 2 * target.b
     scale = abs(target.r) + 2 * abs(target.b) + float(np.linalg.norm(target.w) * np.linalg.norm(M))
     level_vanishes = abs(level) <= EQUALITY_RTOL * scale
-    opposite = has_opposite_means(task)
+    opposite = task.has_opposite_means
     if opposite and not level_vanishes:
         raise ValueError(
             "target: opposite means (m_1 = -m_-1) force r = -2b for every attention head, "
@@ -203,6 +245,10 @@ def theta1_point(task: LDATask, s: ArrayLike, v21: ArrayLike | None = None) -> A
     v21 : array_like, shape (d,), optional
         Any nonzero solution of :math:`v_{21}^\top (m_1 + m_{-1}) = 2 b^\star`; see `lift`.
 
+    Returns
+    -------
+    AttentionParams
+
     Raises
     ------
     ValueError
@@ -229,6 +275,10 @@ def theta2_point(task: LDATask, r: float, v21: ArrayLike | None = None) -> Atten
         Any nonzero solution of
         ``v21^T (m_1 + m_-1) = 2 b* + r (1 - 2 pi_+)``; see `lift`.
 
+    Returns
+    -------
+    AttentionParams
+
     Raises
     ------
     ValueError
@@ -250,14 +300,27 @@ def bayes_attention(task: LDATask) -> AttentionParams:
     - :math:`\pi_+ = 1/2`: the gate is constant (``s = 0``), :math:`v_{22} = 0` (it is free), and
       :math:`v_{21}` satisfies :math:`v_{21}^\top (m_1 + m_{-1}) / 2 = b^\star`; this includes
       opposite means, where :math:`b^\star = 0` and any :math:`v_{21} \neq 0` will do.
+
+    Parameters
+    ----------
+    task : LDATask
+
+    Returns
+    -------
+    AttentionParams
+
+    Raises
+    ------
+    ValueError
+        If `task` is not a classification task.
     """
     task = as_lda_task(task)
     w, b = task.bayes_score
     gap = task.mean_difference
-    if has_equal_priors(task):
+    if task.has_equal_priors:
         M = task.mean_pos + task.mean_neg
-        v = _unit_normal(M) if len(w) > 1 or has_opposite_means(task) else np.zeros(1)
-        if not has_opposite_means(task):
+        v = _unit_normal(M) if len(w) > 1 or task.has_opposite_means else np.zeros(1)
+        if not task.has_opposite_means:
             v = v + M * (2 * b / (M @ M))
         a = task.covariance @ v
         U11 = np.outer(w, a / (a @ a))
@@ -273,6 +336,11 @@ def figure1_starts() -> tuple[LDATask, AttentionParams, AttentionParams]:
 
     The first is in Theta1, the second in Theta2. The second column of the first one's ``U11`` is
     free (it does not change w) and is taken to be zero here.
+
+    Returns
+    -------
+    task : LDATask
+    theta1, theta2 : AttentionParams
     """
     task = LDATask([1.0, 0.0], [0.0, 1.0], np.eye(2), 0.6)
     _, b = task.bayes_score
@@ -292,8 +360,11 @@ def gate_critical_point(task: LDATask, v22: float, s: ArrayLike) -> AttentionPar
 
     With :math:`v_{21} = 0` the score is :math:`v_{22} \tanh((s_0 + s^\top x) / 2)`. At a critical
     point of the risk in :math:`(v_{22}, s)` the gradient in :math:`v_{21}` is
-    :math:`\Gamma U_{11}^\top g + (m_1 + m_{-1}) \partial_r R` with :math:`g = \nabla_w R \neq 0`
-    (Lemma B.16); it is made to vanish by the :math:`U_{11}` of least norm.
+    :math:`\Gamma U_{11}^\top g + (m_1 + m_{-1}) \partial_r R` with :math:`g = \nabla_w R`. If
+    :math:`g \neq 0` it is made to vanish by the :math:`U_{11}` of least norm; if :math:`g = 0` and the means
+    are not opposite, no head with this pair is critical, whatever :math:`U_{11}` is. (Lemma B.16 shows
+    :math:`g \neq 0` only at heads that are critical already; the converse is not in the paper.) At
+    :math:`v_{22} = 0`, :math:`g = -E[YX]/2` for every s.
 
     Parameters
     ----------
@@ -309,46 +380,78 @@ def gate_critical_point(task: LDATask, v22: float, s: ArrayLike) -> AttentionPar
     Raises
     ------
     ValueError
-        If the search from this start does not converge or escapes to infinity.
+        If the search from this start does not converge or escapes to infinity, or if the reduced
+        gradient g vanishes where it ends: at ``v22 = 0``, if E[YX] = 0.
     """
     task = as_lda_task(task)
     d = task.dim
     start = np.concatenate([[as_scalar("v22", v22)], as_array("s", s, (d,))])
-    # (w, b, r, s) = (0, -v22, 2 v22, s), linear in (v22, s)
+    pair = _critical_pair(task, start)
+    slopes = risk_gradient(_on_gate(pair), task)
+    M = np.zeros(d) if task.has_opposite_means else task.mean_pos + task.mean_neg
+    size = np.linalg.norm(task.mean_pos) + np.linalg.norm(task.cholesky)
+    if M.any() and np.linalg.norm(slopes.w) <= ROUNDED_GRADIENT * size:
+        raise ValueError(_no_head(task, pair, slopes))
+    row = -slopes.r * scipy.linalg.cho_solve((task.cholesky, True), M)
+    U11 = np.outer(slopes.w, row) / (slopes.w @ slopes.w)
+    u12 = 0.5 * (pair[1:] - U11 @ task.mean_difference)
+    head = AttentionParams(U11, u12, np.zeros(d), float(pair[0]))
+    if not np.linalg.norm(risk_gradient(head, task).to_vector()) <= CRITICAL_GRADIENT * (1 + size):
+        raise ValueError(_no_head(task, pair, slopes))
+    return head
+
+
+def _critical_pair(task: LDATask, start: FloatArray) -> FloatArray:
+    """Find a zero of the gradient in (v22, s), shape (d + 1,)."""
+    d = task.dim
     embed = np.zeros((2 * d + 2, d + 1))
     embed[d, 0], embed[d + 1, 0] = -1.0, 2.0
     embed[d + 2 :, 1:] = np.eye(d)
 
-    def zeta(y: FloatArray) -> EffectiveParams:
-        return EffectiveParams.from_vector(embed @ y, d)
-
     def gradient(y: FloatArray) -> FloatArray:
-        slope: FloatArray = embed.T @ risk_gradient(zeta(y), task).to_vector()
-        return slope
+        return embed.T @ risk_gradient(_on_gate(y), task).to_vector()
 
     def hessian(y: FloatArray) -> FloatArray:
-        curvature: FloatArray = embed.T @ risk_hessian(zeta(y), task) @ embed
-        return curvature
+        return embed.T @ risk_hessian(_on_gate(y), task) @ embed
 
-    found = scipy.optimize.root(
-        gradient, start, jac=hessian, method="lm", tol=1e-15, options={"maxiter": 300}
+    def escaped(y: FloatArray) -> bool:
+        return bool(np.linalg.norm(task.cholesky.T @ y[1:]) > STEP_SLOPE)
+
+    at_infinity = (
+        f"start (v22, s) = {start.tolist()}: the search escaped to infinity, "
+        "where the gradient is small but there is no critical point"
     )
-    if not np.linalg.norm(gradient(found.x)) <= 1e-11:
+    gradient(start)  # refuses a start that is beyond the integrals' reach
+    try:
+        found = scipy.optimize.root(
+            gradient, start, jac=hessian, method="lm", tol=1e-15, options={"maxiter": 300}
+        ).x
+        norm = np.linalg.norm(gradient(found))
+    except ValueError as error:  # the only refusal left: parameters beyond the integrals' reach
+        raise ValueError(at_infinity) from error
+    if not norm <= CRITICAL_GRADIENT:
         raise ValueError(
             f"start (v22, s) = {start.tolist()}: the search reached no critical point, it stopped "
-            f"at {found.x.tolist()} with a gradient of {np.linalg.norm(gradient(found.x)):.2g}"
+            f"at {found.tolist()} with a gradient of {norm:.2g}"
         )
-    if np.linalg.norm(task.cholesky.T @ found.x[1:]) > STEP_SLOPE:
-        raise ValueError(
-            f"start (v22, s) = {start.tolist()}: the search escaped to infinity, it stopped at "
-            f"{found.x.tolist()}, where the gradient is small but there is no critical point"
-        )
-    slopes = risk_gradient(zeta(found.x), task)
-    M = task.mean_pos + task.mean_neg
-    row = -slopes.r * scipy.linalg.cho_solve((task.cholesky, True), M)
-    U11 = np.outer(slopes.w, row) / (slopes.w @ slopes.w)
-    u12 = 0.5 * (found.x[1:] - U11 @ task.mean_difference)
-    return AttentionParams(U11, u12, np.zeros(d), float(found.x[0]))
+    if escaped(found):
+        raise ValueError(at_infinity)
+    return found
+
+
+def _on_gate(pair: FloatArray) -> EffectiveParams:
+    """Effective parameters (0, -v22, 2 v22, s) of the score v22 tanh((s0 + s^T x) / 2)."""
+    return EffectiveParams(np.zeros(len(pair) - 1), -pair[0], 2 * pair[0], pair[1:])
+
+
+def _no_head(task: LDATask, pair: FloatArray, slopes: EffectiveParams) -> str:
+    label_mean = task.prior_pos * task.mean_pos - (1 - task.prior_pos) * task.mean_neg
+    return (
+        f"start: the critical pair (v22, s) = {pair.tolist()} belongs to no critical head, or to none "
+        f"that floats resolve: expected a reduced gradient g in w that is not zero, got "
+        f"|g| = {np.linalg.norm(slopes.w):.2g} (at v22 = 0, g = -E[YX]/2, and |E[YX]| = "
+        f"{np.linalg.norm(label_mean):.2g})"
+    )
 
 
 def negative_curvature_direction(
@@ -368,6 +471,11 @@ def negative_curvature_direction(
     v21_direction : array_like, shape (d,), optional
         The vector :math:`\delta v_{21} \neq 0`; by default the leading eigenvector of Gamma.
 
+    Returns
+    -------
+    AttentionParams
+        Of Euclidean norm 1.
+
     Raises
     ------
     ValueError
@@ -381,9 +489,11 @@ def negative_curvature_direction(
     if not np.linalg.norm(g) > 1e-12:
         raise ValueError("saddle: expected a nonzero reduced gradient in w, got zero")
     if v21_direction is None:
-        dv: FloatArray = np.linalg.eigh(task.covariance)[1][:, -1]
+        dv = np.linalg.eigh(task.covariance)[1][:, -1]
     else:
         dv = as_array("v21_direction", v21_direction, (d,))
+        if not dv.any():
+            raise ValueError("v21_direction: expected a nonzero vector, got zero")
     a = task.covariance @ dv
     zero_matrix, zero = np.zeros((d, d)), np.zeros(d)
     turn = AttentionParams(zero_matrix, zero, dv, 0.0).to_vector()
@@ -400,63 +510,157 @@ def negative_curvature_direction(
 
 
 def tangent_E1(task: LDATask) -> FloatArray:
-    """Orthonormal basis (2d+2, d) of the tangent space of E1: the directions of s."""
-    task = as_lda_task(task)
-    d = task.dim
+    """Orthonormal basis of the tangent space of E1: the directions of s.
+
+    Parameters
+    ----------
+    task : LDATask
+
+    Returns
+    -------
+    ndarray, shape (2d + 2, d)
+
+    Raises
+    ------
+    ValueError
+        If `task` is not a classification task.
+    """
+    d = as_lda_task(task).dim
     return np.eye(2 * d + 2)[:, d + 2 :]
 
 
 def tangent_E2(task: LDATask) -> FloatArray:
-    """Return the unit vector (2d+2, 1) along E2: ``(0, -sigma(s0), 1, 0)`` normalized."""
-    task = as_lda_task(task)
-    d = task.dim
+    """Return the unit vector along E2: ``(0, -sigma(s0), 1, 0)`` normalized.
+
+    Parameters
+    ----------
+    task : LDATask
+
+    Returns
+    -------
+    ndarray, shape (2d + 2, 1)
+
+    Raises
+    ------
+    ValueError
+        If `task` is not a classification task.
+    """
+    d = as_lda_task(task).dim
     tangent = np.zeros((2 * d + 2, 1))
     tangent[d : d + 2, 0] = np.array([-task.prior_pos, 1.0]) / np.hypot(1.0, task.prior_pos)
     return tangent
 
 
 def tangent_theta1(theta: AttentionParams, task: LDATask) -> FloatArray:
-    r"""Orthonormal basis of the tangent space of Theta1, shape (d^2+2d+1, d^2+d-1).
+    r"""Orthonormal basis of the tangent space of Theta1.
 
     It is the kernel of the differential of (w, b, r), which is onto when the means are not
-    opposite (Lemma B.26). `theta` should be a point of Theta1.
+    opposite (Lemma B.26). With opposite means and equal priors r = -2b, and it is that of
+    (w, b), one dimension larger (not in the paper).
+
+    Parameters
+    ----------
+    theta : AttentionParams
+        A point of Theta1.
+    task : LDATask
+
+    Returns
+    -------
+    ndarray, shape (d^2 + 2d + 1, d^2 + d - 1), or (d^2 + 2d + 1, d^2 + d) with opposite means
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above, or Theta1 is empty: opposite means and unequal priors.
     """
     check_params(theta, task, AttentionParams, name="theta")
-    _require_regular(task)
-    d = task.dim
-    return _null_space(effective_jacobian(theta, task)[: d + 2])
+    opposite = task.has_opposite_means
+    if opposite and not task.has_equal_priors:
+        raise ValueError(
+            "task: expected m_1 != -m_-1 or equal priors (otherwise r = -2b keeps r = 0 from being "
+            "optimal, and Theta1 is empty)"
+        )
+    rows = task.dim + (1 if opposite else 2)
+    return scipy.linalg.null_space(effective_jacobian(theta, task)[:rows])
 
 
 def tangent_theta2(theta: AttentionParams, task: LDATask) -> FloatArray:
-    r"""Orthonormal basis of the tangent space of Theta2, shape (d^2+2d+1, d^2).
+    r"""Orthonormal basis of the tangent space of Theta2.
 
     It is the preimage under the differential of Phi of the tangent line of E2 (Corollary B.31).
-    `theta` should be a point of Theta2.
+    With opposite means r = -2b: the line is free if the priors are equal, and not met otherwise (not in
+    the paper).
+
+    Parameters
+    ----------
+    theta : AttentionParams
+        A point of Theta2.
+    task : LDATask
+
+    Returns
+    -------
+    ndarray, shape (d^2 + 2d + 1, d^2), or (d^2 + 2d + 1, d^2 + 1) with opposite means and equal priors
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above or dimensions differ.
     """
     check_params(theta, task, AttentionParams, name="theta")
-    _require_regular(task)
-    along = tangent_E2(task)
     jacobian = effective_jacobian(theta, task)
+    w, b, _, s = effective_slices(task.dim)
+    if task.has_opposite_means:
+        fixed = [jacobian[w], jacobian[s]] + [jacobian[b : b + 1]] * (not task.has_equal_priors)
+        return scipy.linalg.null_space(np.concatenate(fixed))
     # an orthonormal basis of the complement of the tangent line, so that rows are independent
-    transverse = _null_space(along.T)
-    return _null_space(transverse.T @ jacobian)
+    transverse = scipy.linalg.null_space(tangent_E2(task).T)
+    return scipy.linalg.null_space(transverse.T @ jacobian)
 
 
 def hessian_spectrum(params: AttentionParams | EffectiveParams, task: LDATask) -> FloatArray:
-    """Eigenvalues of the Hessian of the risk, ascending, shape (p,)."""
+    """Eigenvalues of the Hessian of the risk, ascending.
+
+    Parameters
+    ----------
+    params : AttentionParams or EffectiveParams
+    task : LDATask
+
+    Returns
+    -------
+    ndarray, shape (p,)
+
+    Raises
+    ------
+    ValueError
+        As `risk_hessian`.
+    """
     return np.asarray(np.linalg.eigvalsh(risk_hessian(params, task)), dtype=np.float64)
 
 
 def hessian_kernel(
     params: AttentionParams | EffectiveParams, task: LDATask, rtol: float = 1e-9
 ) -> FloatArray:
-    """Orthonormal basis (p, k) of the numerical kernel of the Hessian of the risk.
+    """Orthonormal basis of the numerical kernel of the Hessian of the risk.
 
-    Eigenvalues of at most `rtol` times the largest in size count as zero.
+    Parameters
+    ----------
+    params : AttentionParams or EffectiveParams
+    task : LDATask
+    rtol : float
+        Eigenvalues of at most `rtol` times the largest in size count as zero.
+
+    Returns
+    -------
+    ndarray, shape (p, k)
+
+    Raises
+    ------
+    ValueError
+        If `rtol` is negative, or as `risk_hessian`.
     """
+    rtol = as_scalar("rtol", rtol, at_least=0.0)
     eigenvalues, eigenvectors = np.linalg.eigh(risk_hessian(params, task))
-    zero = np.abs(eigenvalues) <= as_scalar("rtol", rtol, at_least=0.0) * np.abs(eigenvalues).max()
-    return eigenvectors[:, zero]
+    return eigenvectors[:, np.abs(eigenvalues) <= rtol * np.abs(eigenvalues).max()]
 
 
 def predicted_rate(
@@ -476,39 +680,30 @@ def predicted_rate(
     task : LDATask
     rtol : float
         Eigenvalues of at most `rtol` times the largest count as zero.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If `rtol` is not in [0, 1), or as `risk_hessian`.
     """
+    rtol = as_scalar("rtol", rtol, at_least=0.0, below=1.0)
     eigenvalues = hessian_spectrum(params, task)
-    positive = eigenvalues > as_scalar("rtol", rtol, at_least=0.0, below=1.0) * eigenvalues[-1]
+    positive = eigenvalues > rtol * eigenvalues[-1]
     return 2 * float(eigenvalues[positive].min())
 
 
 # --- private ---------------------------------------------------------------------------------
 
 
-def _effective(params: AttentionParams | EffectiveParams, task: LDATask) -> EffectiveParams:
-    check_params(params, task, AttentionParams, EffectiveParams)
-    return params if isinstance(params, EffectiveParams) else effective_params(params, task)
-
-
 def _unit_normal(vector: FloatArray) -> FloatArray:
     """Return a unit vector orthogonal to `vector` (any unit vector if it is zero)."""
-    axis: FloatArray = np.eye(len(vector))[np.argmin(np.abs(vector))]
+    axis = np.eye(len(vector))[np.argmin(np.abs(vector))]
     if not vector.any():
         return axis
     unit = vector / np.linalg.norm(vector)
-    normal: FloatArray = axis - unit * (unit @ axis)
-    normal /= np.linalg.norm(normal)
-    return normal
-
-
-def _null_space(matrix: FloatArray) -> FloatArray:
-    basis: FloatArray = scipy.linalg.null_space(matrix)
-    return basis
-
-
-def _require_regular(task: LDATask) -> None:
-    if has_opposite_means(task):
-        raise ValueError(
-            "task: expected m_1 != -m_-1 (with opposite means the differential of Phi is not onto "
-            "and the tangent space is not given by its kernel)"
-        )
+    normal = axis - unit * (unit @ axis)
+    return normal / np.linalg.norm(normal)

@@ -1,1 +1,1 @@
-"""Denoising by softmax attention (section 4): task, error of gated maps, constructions, training."""
+"""Denoising by softmax attention (section 4): task, gated maps, constructions, training."""

@@ -22,22 +22,200 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import ArrayLike
 
-from mixattn._checks import FloatArray
+from mixattn._checks import (
+    FloatArray,
+    Frozen,
+    as_array,
+    as_generator,
+    as_integer,
+    as_scalar,
+    is_finite,
+)
+from mixattn.attention import Head, MultiHead, ResidualMultiHead
 from mixattn.integrals.gates import gate_nodes, steepest_axes
 from mixattn.mixture import GaussianMixture
 
-# A nested rule in one more dimension than this costs too many nodes; in three, two digits less halve
-# their number.
+# A nested rule in one more dimension than this costs too many nodes; in three, two digits less
+# halve their number.
 MAX_AXES = 3
 _TOLERANCES = (1e-12, 1e-12, 1e-12, 1e-10)
 
 
 class TooManyAxesError(Exception):
     """The gates depend on more projections than a nested rule can integrate over."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class AffineDenoiser(Frozen):
+    """The map z -> A z + c. Its excess risk is an integral over the posterior's projection only.
+
+    Parameters
+    ----------
+    A : array_like, shape (d, d)
+    c : array_like, shape (d,), optional
+        Zero by default: a linear map.
+    """
+
+    A: FloatArray
+    c: FloatArray
+
+    def __init__(self, A: ArrayLike, c: ArrayLike | None = None) -> None:
+        matrix = as_array("A", A, ("d", "d"))
+        matrix = as_array("A", matrix, (len(matrix), len(matrix)))
+        offset = np.zeros(len(matrix)) if c is None else as_array("c", c, (len(matrix),))
+        self._set(A=matrix, c=offset)
+
+    def __repr__(self) -> str:
+        """Dimension, not entries."""
+        return f"AffineDenoiser(dim={len(self.A)})"
+
+    def __call__(self, z: ArrayLike) -> FloatArray:
+        """Value at `z` (..., d), shape (..., d)."""
+        return as_array("z", z, (None, len(self.A))) @ self.A.T + self.c
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class GatedMap(Frozen):
+    r"""What an attention denoiser computes: :math:`D(z) = A z + c + \sum_h P_h \nabla K(U_h z)`.
+
+    An affine map plus gated terms: :math:`\nabla K` is the read of the prompt's law. A sum of plain
+    heads has A = 0 and :math:`P_h = V_h`; a residual layer with blocks :math:`W_h` of
+    :math:`W_{out}` has :math:`A = \sum_h W_h, P_h = W_h V_h` (section 4 of the paper).
+
+    Parameters
+    ----------
+    A : array_like, shape (d, d)
+    P, U : array_like, shape (H, d, d)
+    c : array_like, shape (d,), optional
+        Zero by default.
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit or an entry is not finite.
+    """
+
+    A: FloatArray
+    P: FloatArray
+    U: FloatArray
+    c: FloatArray
+
+    def __init__(
+        self, A: ArrayLike, P: ArrayLike, U: ArrayLike, c: ArrayLike | None = None
+    ) -> None:
+        linear = as_array("A", A, ("d", "d"))
+        dim = len(linear)
+        blocks = as_array("U", U, (None, dim, dim))
+        blocks = as_array("U", blocks, (len(blocks), dim, dim))
+        self._set(
+            A=as_array("A", linear, (dim, dim)),
+            P=as_array("P", P, blocks.shape),
+            U=blocks,
+            c=np.zeros(dim) if c is None else as_array("c", c, (dim,)),
+        )
+
+    def __repr__(self) -> str:
+        """Sizes, not entries."""
+        return f"GatedMap(n_heads={len(self.U)}, dim={len(self.A)})"
+
+    @classmethod
+    def of(cls, denoiser: Any, dim: int) -> GatedMap | None:
+        """Read an attention or affine denoiser of dimension `dim`; None for any other callable.
+
+        Parameters
+        ----------
+        denoiser : Head, MultiHead, ResidualMultiHead, AffineDenoiser, GatedMap or callable
+        dim : int
+
+        Returns
+        -------
+        GatedMap or None
+
+        Raises
+        ------
+        ValueError
+            If the denoiser has another dimension.
+        """
+        if isinstance(denoiser, GatedMap):
+            as_array("denoiser.A", denoiser.A, (dim, dim))
+            return denoiser
+        none = np.zeros((0, dim, dim))
+        if isinstance(denoiser, AffineDenoiser):
+            return cls(as_array("denoiser.A", denoiser.A, (dim, dim)), none, none, denoiser.c)
+        if isinstance(denoiser, Head):
+            denoiser = MultiHead([denoiser])
+        if not isinstance(denoiser, MultiHead | ResidualMultiHead):
+            return None
+        U = np.stack([as_array("denoiser: U", head.U, (dim, dim)) for head in denoiser.heads])
+        V = np.stack([as_array("denoiser: V", head.V, (dim, dim)) for head in denoiser.heads])
+        if isinstance(denoiser, MultiHead):
+            return cls(np.zeros((dim, dim)), V, U)
+        as_array("denoiser: W_out", denoiser.W_out, (dim, len(V) * dim))
+        blocks = denoiser.W_out.reshape(dim, len(V), dim).transpose(1, 0, 2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return cls(blocks.sum(axis=0), blocks @ V, U)
+
+    @classmethod
+    def random(
+        cls, dim: int, n_heads: int, rng: np.random.Generator, scale: float = 0.5
+    ) -> GatedMap:
+        """Draw A, P and U with independent entries of law N(0, scale^2 / d).
+
+        Parameters
+        ----------
+        dim, n_heads : int
+            At least 1.
+        rng : numpy.random.Generator
+        scale : float
+            Positive.
+
+        Returns
+        -------
+        GatedMap
+        """
+        dim = as_integer("dim", dim, at_least=1)
+        count = as_integer("n_heads", n_heads, at_least=1)
+        size = as_scalar("scale", scale, above=0.0) / np.sqrt(dim)
+        draws = size * as_generator(rng).standard_normal((2 * count + 1, dim, dim))
+        return cls(draws[0], draws[1 : count + 1], draws[count + 1 :])
+
+    def __call__(self, mixture: GaussianMixture, queries: ArrayLike) -> FloatArray:
+        """Output at `queries` (..., d), read against the law `mixture`, shape (..., d)."""
+        if not isinstance(mixture, GaussianMixture) or mixture.dim != len(self.A):
+            raise ValueError(
+                f"mixture: expected a GaussianMixture in dimension {len(self.A)}, got {mixture!r}"
+            )
+        z = as_array("queries", queries, (None, len(self.A)), copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            output = z @ self.A.T + self.c
+            for P, U in zip(self.P, self.U, strict=True):
+                output = output + mixture.tilted_mean(z @ U.T) @ P.T
+        if not is_finite(output):
+            raise ValueError("queries: expected an output of finite size, got one that overflows")
+        return output
+
+    def linear_part(self, total_variance: float) -> FloatArray:
+        r""":math:`A + s^2 \sum_h P_h U_h`, the linear part at covariance s^2 I, shape (d, d)."""
+        s2 = as_scalar("total_variance", total_variance, above=0.0)
+        return self.A + s2 * np.sum(self.P @ self.U, axis=0)
+
+    def to_vector(self) -> FloatArray:
+        """Return A, P, U, row by row, shape ((2H + 1) d^2,); c is no parameter."""
+        return np.concatenate([self.A.ravel(), self.P.ravel(), self.U.ravel()])
+
+    @classmethod
+    def from_vector(cls, vector: ArrayLike, dim: int, n_heads: int) -> GatedMap:
+        """Inverse of `to_vector` for c = 0."""
+        dim = as_integer("dim", dim, at_least=1)
+        count = as_integer("n_heads", n_heads, at_least=1)
+        blocks = as_array("vector", vector, ((2 * count + 1) * dim * dim,)).reshape(-1, dim, dim)
+        return cls(blocks[0], blocks[1 : count + 1], blocks[count + 1 :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,16 +271,6 @@ class WhitenedTask:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class GatedMap:
-    """z -> sum_h T_h(z) + skip z + offset, the form of every attention denoiser here."""
-
-    U: FloatArray  # (H, d, d)
-    V: FloatArray  # (H, d, d)
-    skip: FloatArray  # (d, d)
-    offset: FloatArray  # (d,)
-
-
 def bayes_spread(task: WhitenedTask) -> tuple[float, float]:
     r"""Posterior variance that comes from not knowing the component, and an estimate of its error.
 
@@ -129,8 +297,8 @@ def excess_risk(task: WhitenedTask, denoiser: GatedMap) -> tuple[float, float]:
     """
     value = error = 0.0
     for coefficient, heads in _head_subsets(task, denoiser):
-        part = _ErrorExpansion(task, denoiser, heads)
-        value += coefficient * part.mean_square()
+        part = _MeanSquareError(task, denoiser, heads)
+        value += coefficient * part.value
         error += abs(coefficient) * part.error_estimate()
     return max(value, 0.0), error
 
@@ -138,16 +306,16 @@ def excess_risk(task: WhitenedTask, denoiser: GatedMap) -> tuple[float, float]:
 def excess_risk_and_gradient(
     task: WhitenedTask, denoiser: GatedMap
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Excess risk and its gradient in U and in V, both of shape (H, d, d)."""
+    """Excess risk and its gradient in U and in P, both of shape (H, d, d)."""
     value = 0.0
-    grad_U, grad_V = np.zeros_like(denoiser.U), np.zeros_like(denoiser.V)
+    grad_U, grad_P = np.zeros_like(denoiser.U), np.zeros_like(denoiser.P)
     for coefficient, heads in _head_subsets(task, denoiser):
-        part = _ErrorExpansion(task, denoiser, heads)
-        value += coefficient * part.mean_square()
-        part_U, part_V = part.gradient()
+        part = _MeanSquareError(task, denoiser, heads)
+        value += coefficient * part.value
+        part_U, part_P = part.gradient()
         grad_U += coefficient * part_U
-        grad_V += coefficient * part_V
-    return max(value, 0.0), grad_U, grad_V
+        grad_P += coefficient * part_P
+    return max(value, 0.0), grad_U, grad_P
 
 
 def _head_subsets(task: WhitenedTask, denoiser: GatedMap) -> Iterator[tuple[float, list[int]]]:
@@ -175,107 +343,116 @@ def _count_axes(task: WhitenedTask, denoiser: GatedMap, heads: list[int]) -> int
     return int(steepest_axes(np.concatenate(slopes)).shape[1])
 
 
-class _ErrorExpansion:
-    """The error with the gates of `heads` in place and the posterior in the other heads' gates.
+@dataclass(frozen=True, eq=False)
+class _Gates:
+    """The gates of some heads beside the posterior, at nodes of the projections that they use.
 
-    Node arrays have the nodes along their last axis. `matrix` (d, 1 + r + J K + K) maps the
-    features (1, y, gates less posterior, posterior) to the error's mean given the projection y.
+    Node arrays have the nodes along their last axis.
+    """
+
+    axes: FloatArray  # (d, r), orthonormal: the gates depend on y = axes^T x alone
+    y: FloatArray  # (r, n)
+    weights: FloatArray  # (n,)
+    posterior: FloatArray  # (K, n)
+    change: FloatArray  # (J, K, n), gates of the heads less the posterior
+
+    @classmethod
+    def at_nodes(cls, task: WhitenedTask, U: FloatArray) -> _Gates:
+        """Evaluate the gates of heads of interactions `U` (J, d, d)."""
+        D = task.differences
+        own_slopes = D @ U @ task.root
+        ratio_slopes = own_slopes - task.bayes_slopes
+        ratio_shifts = D @ U @ task.mean - task.bayes_shifts
+        slopes = np.concatenate([task.bayes_slopes[None], own_slopes])
+        shifts = np.concatenate([task.bayes_shifts[None], ratio_shifts + task.bayes_shifts])
+        axes = _axes(slopes.reshape(-1, D.shape[1]))
+        points, weights = _nodes(task, axes, slopes, task.log_odds + shifts)
+        y = points.T
+        logits = (task.log_odds + task.bayes_shifts)[:, None] + task.bayes_slopes @ axes @ y
+        posterior, _ = softmax(logits)
+        log_ratio = ratio_shifts[..., None] + ratio_slopes @ axes @ y
+        return cls(axes, y, weights, posterior, _softmax_change(logits, posterior, log_ratio))
+
+
+class _MeanSquareError:
+    r"""E|e|^2 of the error e = D - f*, with the posterior in place of the gates of other heads.
+
+    Given the projection y the error is
+    :math:`e = e_0 + M y + \sum_j \delta_j G_j + \beta B`, a matrix times the features
+    (1, y, gates less posterior, posterior), and off the axes it is linear and independent of them.
     """
 
     def __init__(self, task: WhitenedTask, denoiser: GatedMap, heads: list[int]) -> None:
         self.task, self.denoiser, self.heads = task, denoiser, heads
-        U, V = denoiser.U, denoiser.V
-        D = task.differences
-        n_diff, dim = D.shape
-        whitened_slopes = (D @ U[heads] @ task.root).reshape(len(heads), n_diff, dim)
-        log_ratio_slopes = whitened_slopes - task.bayes_slopes
-        log_ratio_shifts = (D @ U[heads] @ task.mean) - task.bayes_shifts
-        slopes = np.concatenate([task.bayes_slopes[None], whitened_slopes])
-        shifts = np.concatenate([task.bayes_shifts[None], log_ratio_shifts + task.bayes_shifts])
-        self.axes = _axes(slopes.reshape(-1, dim))
-        points, self.weights = _nodes(task, self.axes, slopes, task.log_odds + shifts)
-        y = points.T
-        offsets = (task.log_odds + task.bayes_shifts)[:, None]
-        logits = offsets + task.bayes_slopes @ self.axes @ y
-        self.beta, _ = softmax(logits)
-        log_ratio = log_ratio_shifts[..., None] + log_ratio_slopes @ self.axes @ y
-        self.delta = _softmax_change(logits, self.beta, log_ratio)
-        self.features = np.concatenate(
-            [np.ones((1, y.shape[1])), y, self.delta.reshape(-1, y.shape[1]), self.beta]
-        )
-
-        linear = (V @ task.covariance @ U).sum(axis=0) + denoiser.skip - task.shrinkage
+        self.gates = gates = _Gates.at_nodes(task, denoiser.U[heads])
+        P, D, dim = denoiser.P, task.differences, len(task.mean)
+        linear = (P @ task.covariance @ denoiser.U).sum(axis=0) + denoiser.A - task.shrinkage
         constant = (
             linear @ task.mean
-            + denoiser.offset
-            + V.sum(axis=0) @ task.reference
+            + denoiser.c
+            + P.sum(axis=0) @ task.reference
             - (task.reference - task.shrinkage @ task.reference)
         )
-        self.linear = linear @ task.root
-        self.off_axes = self.linear - self.linear @ self.axes @ self.axes.T
-        if self.axes.shape[1] == dim:
-            self.off_axes = np.zeros_like(self.linear)
-        self.gate_values = (V[heads] @ D.T).transpose(0, 2, 1)  # (J, K, d)
-        posterior_values = D @ V.sum(axis=0).T - task.bayes_values
-        matrix = np.concatenate(
-            [
-                constant[:, None],
-                self.linear @ self.axes,
-                self.gate_values.reshape(-1, dim).T,
-                posterior_values.T,
-            ],
-            axis=1,
-        )
+        linear = linear @ task.root
+        along = linear @ gates.axes
+        whole_space = gates.axes.shape[1] == dim
+        self.off_axes = np.zeros_like(linear) if whole_space else linear - along @ gates.axes.T
+        self.gate_values = (P[heads] @ D.T).transpose(0, 2, 1)  # (J, K, d)
+        posterior_values = D @ P.sum(axis=0).T - task.bayes_values
+        gated = self.gate_values.reshape(-1, dim)
+        matrix = np.concatenate([constant[:, None], along, gated.T, posterior_values.T], axis=1)
+        count = len(gates.weights)
+        changes = gates.change.reshape(-1, count)
+        self.features = np.concatenate([np.ones((1, count)), gates.y, changes, gates.posterior])
         # the error lies in the span of a few vectors: work with its coordinates there
         self.span, self.coordinates = np.linalg.qr(matrix)
         self.error = self.coordinates @ self.features
 
-    def mean_square(self) -> float:
-        return float(self.weights @ np.sum(self.error**2, axis=0) + np.sum(self.off_axes**2))
+    @property
+    def value(self) -> float:
+        on_axes = self.gates.weights @ np.sum(self.error**2, axis=0)
+        return float(on_axes + np.sum(self.off_axes**2))
 
     def error_estimate(self) -> float:
         """Quadrature error aimed at, plus the rounding of the error's terms."""
-        value, tolerance = self.mean_square(), _TOLERANCES[self.axes.shape[1]]
-        terms = np.sum(self.coordinates**2, axis=0) @ self.features**2 @ self.weights
+        value, tolerance = self.value, _TOLERANCES[self.gates.axes.shape[1]]
+        terms = np.sum(self.coordinates**2, axis=0) @ self.features**2 @ self.gates.weights
         task = self.task
         bayes_terms = np.sum((task.shrinkage @ task.root) ** 2) + np.sum(task.bayes_values**2)
         rounding = 10.0 * np.finfo(float).eps * float(np.sqrt(terms + bayes_terms))
         return float(10.0 * tolerance * value + rounding * (2.0 * np.sqrt(value) + rounding))
 
     def gradient(self) -> tuple[FloatArray, FloatArray]:
-        task, U, V = self.task, self.denoiser.U, self.denoiser.V
-        n_axes, n_diff = self.axes.shape[1], len(task.differences)
-        weighted = self.error * self.weights
-        moments = self.span @ (weighted @ self.features.T)
-        mean_error = moments[:, 0]
-        with_x = moments[:, 1 : 1 + n_axes] @ self.axes.T + self.off_axes
-        with_query = np.outer(mean_error, task.mean) + with_x @ task.root.T
-        with_delta, with_beta = np.split(
-            moments[:, 1 + n_axes :], [self.delta[..., 0].size], axis=1
+        """Return the derivatives in U and in P, from the moments E[e feature^T]."""
+        task, gates, U, P = self.task, self.gates, self.denoiser.U, self.denoiser.P
+        weighted = self.error * gates.weights
+        n_axes, n_changes = gates.axes.shape[1], gates.change[..., 0].size
+        mean_error, with_y, with_change, with_posterior = np.split(
+            self.span @ (weighted @ self.features.T), np.cumsum([1, n_axes, n_changes]), axis=1
         )
+        with_x = with_y @ gates.axes.T + self.off_axes
+        with_query = mean_error * task.mean + with_x @ task.root.T
 
-        grad_U = 2.0 * task.covariance @ V.transpose(0, 2, 1) @ with_query
-        grad_V = 2.0 * with_query @ U.transpose(0, 2, 1) @ task.covariance
-        grad_V += 2.0 * (np.outer(mean_error, task.reference) + with_beta @ task.differences)
-        for j, head in enumerate(self.heads):
-            columns = slice(j * n_diff, (j + 1) * n_diff)
-            grad_V[head] += 2.0 * with_delta[:, columns] @ task.differences
+        grad_U = 2.0 * task.covariance @ P.transpose(0, 2, 1) @ with_query
+        grad_P = 2.0 * with_query @ U.transpose(0, 2, 1) @ task.covariance
+        grad_P += 2.0 * (mean_error * task.reference + with_posterior @ task.differences)
+        changes = np.split(with_change, max(len(self.heads), 1), axis=1)
+        for j, (head, with_own) in enumerate(zip(self.heads, changes, strict=False)):
+            grad_P[head] += 2.0 * with_own @ task.differences
             grad_U[head] += 2.0 * task.differences.T @ self._gate_moments(j, weighted)
-        return grad_U, grad_V
+        return grad_U, grad_P
 
     def _gate_moments(self, j: int, weighted: FloatArray) -> FloatArray:
-        """E[(d e / d logit_k)^T e z] for the logits of head j, shape (K, d)."""
-        task = self.task
-        gates = self.beta + self.delta[j]
+        """E[(d e / d logit_k)^T e z] for the logits of the j-th head, shape (K, d)."""
+        task, nodes = self.task, self.gates
+        gates = nodes.posterior + nodes.change[j]
         along = (self.gate_values[j] @ self.span) @ weighted
         sensitivity = gates * (along - np.sum(gates * along, axis=0))
-        y = self.features[1 : 1 + self.axes.shape[1]]
-        in_axes = sensitivity @ y.T @ self.axes.T
+        in_axes = sensitivity @ nodes.y.T @ nodes.axes.T
         # mean of d e / d logit_k, which meets the part of the error off the axes
-        jacobian = -(gates * self.weights) @ gates.T
-        jacobian[np.diag_indices_from(jacobian)] += gates @ self.weights
+        jacobian = np.diag(gates @ nodes.weights) - (gates * nodes.weights) @ gates.T
         off_axes = (jacobian @ self.gate_values[j]) @ self.off_axes
-        centered: FloatArray = (in_axes + off_axes) @ task.root.T
+        centered = (in_axes + off_axes) @ task.root.T
         return centered + np.outer(sensitivity.sum(axis=1), task.mean)
 
 
@@ -320,7 +497,4 @@ def _softmax_change(logits: FloatArray, gates: FloatArray, change: FloatArray) -
     small = np.abs(change).max(axis=-2, initial=0.0)[..., None, :] <= 1.0
     growth = np.expm1(np.where(small, change, 0.0))
     mean_growth = np.sum(gates * growth, axis=-2, keepdims=True)
-    result: FloatArray = np.where(
-        small, gates * (growth - mean_growth) / (1.0 + mean_growth), direct
-    )
-    return result
+    return np.where(small, gates * (growth - mean_growth) / (1.0 + mean_growth), direct)

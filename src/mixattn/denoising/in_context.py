@@ -26,18 +26,17 @@ from mixattn._checks import (
     as_integer,
     as_scalar,
     as_weights,
-    freeze,
-    is_finite,
 )
 from mixattn.attention import Head, ResidualMultiHead
 from mixattn.denoising.gated import GatedMap, excess_risk, softmax
-from mixattn.denoising.task import DenoisingTask, as_gated_map
+from mixattn.denoising.queries import QueryRule
+from mixattn.denoising.task import DenoisingTask
+from mixattn.integrals.rules import gauss_hermite, tensor_product
 from mixattn.mixture import GaussianMixture
 
 # Nodes of a product rule whose share of the mass is below this are left out.
 _NEGLIGIBLE = 1e-14
-# Beyond this order Gauss-Hermite weights underflow; beyond this many nodes memory does.
-_HIGHEST_ORDER, _MOST_QUERIES = 128, 5_000_000
+_MOST_QUERIES = 5_000_000
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -77,11 +76,8 @@ class InContextTasks(Frozen):
         if (w <= 0).any():
             raise ValueError(f"weights: expected positive weights, got a minimum of {w.min():g}")
         rows = [as_weights(f"weights[{i}]", row) for i, row in enumerate(w)]
-        object.__setattr__(self, "weights", freeze(np.stack(rows)))
-        object.__setattr__(self, "means", freeze(m))
         gamma2, xi2 = _variances(within_variance, noise_variance)
-        object.__setattr__(self, "within_variance", gamma2)
-        object.__setattr__(self, "noise_variance", xi2)
+        self._set(weights=np.stack(rows), means=m, within_variance=gamma2, noise_variance=xi2)
 
     def __len__(self) -> int:
         """Return the number of tasks."""
@@ -116,6 +112,43 @@ class InContextTasks(Frozen):
             self.weights[index], self.means[index], self.within_variance * np.eye(self.dim)
         )
         return DenoisingTask(mixture, self.noise_variance)
+
+    def rule(self, order: int) -> QueryRule:
+        """Gauss-Hermite nodes around each component of each task.
+
+        Parameters
+        ----------
+        order : int
+            Nodes an axis, at least 1.
+
+        Returns
+        -------
+        QueryRule
+            Nodes that carry no mass to speak of are left out.
+
+        Raises
+        ------
+        ValueError
+            If that were more than five million queries.
+        """
+        order = as_integer("order", order, at_least=1)
+        most = len(self) * self.means.shape[1] * float(order) ** self.dim
+        if most > _MOST_QUERIES:
+            raise ValueError(
+                f"order: expected at most {_MOST_QUERIES:,} nodes in all, got {order}, hence "
+                f"{most:.2g} nodes in dimension {self.dim}"
+            )
+        nodes, mass = tensor_product(*[gauss_hermite(order)] * self.dim)
+        nodes, mass = nodes[mass > _NEGLIGIBLE].T, mass[mass > _NEGLIGIBLE]
+        around = self.means[..., None] + np.sqrt(self.total_variance) * nodes
+        return round_rule(
+            self.weights,
+            self.means,
+            self.within_variance,
+            self.noise_variance,
+            np.moveaxis(around, 1, 2).reshape(len(self), self.dim, -1),
+            (self.weights[..., None] * mass).reshape(len(self), -1),
+        )
 
     def first(self, count: int) -> InContextTasks:
         """Return the first `count` tasks, at most all."""
@@ -165,12 +198,14 @@ class InContextLaw(Frozen):
         radius: tuple[float, float] = (1.0, 2.0),
         weight: tuple[float, float] = (0.1, 0.9),
     ) -> None:
-        object.__setattr__(self, "dim", as_integer("dim", dim, at_least=2))
         gamma2, xi2 = _variances(within_variance, noise_variance)
-        object.__setattr__(self, "within_variance", gamma2)
-        object.__setattr__(self, "noise_variance", xi2)
-        object.__setattr__(self, "radius", _interval("radius", radius, np.inf))
-        object.__setattr__(self, "weight", _interval("weight", weight, 1.0))
+        self._set(
+            dim=as_integer("dim", dim, at_least=2),
+            within_variance=gamma2,
+            noise_variance=xi2,
+            radius=_interval("radius", radius, np.inf),
+            weight=_interval("weight", weight, 1.0),
+        )
 
     def sample(self, count: int, rng: np.random.Generator) -> InContextTasks:
         """Draw `count` tasks."""
@@ -247,9 +282,7 @@ class ResidualParams(Frozen):
 
     def __init__(self, U: ArrayLike, V: ArrayLike, W: ArrayLike) -> None:
         first = _square_blocks("U", U)
-        object.__setattr__(self, "U", freeze(first))
-        object.__setattr__(self, "V", freeze(as_array("V", V, first.shape)))
-        object.__setattr__(self, "W", freeze(as_array("W", W, first.shape)))
+        self._set(U=first, V=as_array("V", V, first.shape), W=as_array("W", W, first.shape))
 
     def __repr__(self) -> str:
         """Sizes, not entries."""
@@ -274,7 +307,7 @@ class ResidualParams(Frozen):
     ) -> ResidualParams:
         """Draw independent entries of law N(0, scale^2 / d)."""
         shape = _random_shape(dim, n_heads)
-        size = as_scalar("scale", scale, above=0.0) / np.sqrt(dim)
+        size = as_scalar("scale", scale, above=0.0) / np.sqrt(shape[-1])
         return cls(*(size * as_generator(rng).standard_normal((3, *shape))))
 
     @property
@@ -284,10 +317,10 @@ class ResidualParams(Frozen):
         return ResidualMultiHead(heads, np.hstack(list(self.W)))
 
     @property
-    def effective(self) -> EffectiveLayer:
+    def effective(self) -> GatedMap:
         """The effective parameters."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return EffectiveLayer(self.W.sum(axis=0), self.W @ self.V, self.U)
+            return GatedMap(self.W.sum(axis=0), self.W @ self.V, self.U)
 
     def to_vector(self) -> FloatArray:
         """Return U, V, W, row by row."""
@@ -298,73 +331,6 @@ class ResidualParams(Frozen):
         """Inverse of `to_vector`."""
         shape = _random_shape(dim, n_heads)
         return cls(*as_array("vector", vector, (3 * int(np.prod(shape)),)).reshape(3, *shape))
-
-
-@dataclass(frozen=True, eq=False, init=False)
-class EffectiveLayer(Frozen):
-    r"""What a layer computes: :math:`D(z) = A z + \sum_h P_h \nabla K(U_h z)`.
-
-    Parameters
-    ----------
-    A : array_like, shape (d, d)
-        The sum of the blocks of W_out; zero for plain heads without a residual.
-    P, U : array_like, shape (H, d, d)
-    """
-
-    A: FloatArray
-    P: FloatArray
-    U: FloatArray
-
-    def __init__(self, A: ArrayLike, P: ArrayLike, U: ArrayLike) -> None:
-        blocks = _square_blocks("U", U)
-        object.__setattr__(self, "A", freeze(as_array("A", A, blocks.shape[1:])))
-        object.__setattr__(self, "P", freeze(as_array("P", P, blocks.shape)))
-        object.__setattr__(self, "U", freeze(blocks))
-
-    def __repr__(self) -> str:
-        """Sizes, not entries."""
-        return f"EffectiveLayer(n_heads={len(self.U)}, dim={self.U.shape[1]})"
-
-    @classmethod
-    def random(
-        cls, dim: int, n_heads: int, rng: np.random.Generator, scale: float = 0.5
-    ) -> EffectiveLayer:
-        """Draw independent entries of law N(0, scale^2 / d)."""
-        count, *block = _random_shape(dim, n_heads)
-        size = as_scalar("scale", scale, above=0.0) / np.sqrt(dim)
-        draws = size * as_generator(rng).standard_normal((2 * count + 1, *block))
-        return cls(draws[0], draws[1 : count + 1], draws[count + 1 :])
-
-    def __call__(self, mixture: GaussianMixture, queries: ArrayLike) -> FloatArray:
-        """Output at `queries` (..., d), read against the law `mixture`."""
-        if not isinstance(mixture, GaussianMixture) or mixture.dim != len(self.A):
-            raise ValueError(
-                f"mixture: expected a GaussianMixture in dimension {len(self.A)}, got {mixture!r}"
-            )
-        z = as_array("queries", queries, (None, len(self.A)), copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            output: FloatArray = z @ self.A.T
-            for P, U in zip(self.P, self.U, strict=True):
-                output = output + mixture.tilted_mean(z @ U.T) @ P.T
-        if not is_finite(output):
-            raise ValueError("queries: expected an output of finite size, got one that overflows")
-        return output
-
-    def linear_part(self, total_variance: float) -> FloatArray:
-        r""":math:`L = A + s^2 \sum_h P_h U_h`, the linear part on a mixture of covariance s^2 I."""
-        s2 = as_scalar("total_variance", total_variance, above=0.0)
-        return np.asarray(self.A + s2 * np.sum(self.P @ self.U, axis=0))
-
-    def to_vector(self) -> FloatArray:
-        """Return A, P, U, row by row."""
-        return np.concatenate([self.A.ravel(), self.P.ravel(), self.U.ravel()])
-
-    @classmethod
-    def from_vector(cls, vector: ArrayLike, dim: int, n_heads: int) -> EffectiveLayer:
-        """Inverse of `to_vector`."""
-        count, *block = _random_shape(dim, n_heads)
-        blocks = as_array("vector", vector, ((2 * count + 1) * dim * dim,)).reshape(-1, *block)
-        return cls(blocks[0], blocks[1 : count + 1], blocks[count + 1 :])
 
 
 def _square_blocks(name: str, value: ArrayLike) -> FloatArray:
@@ -379,114 +345,56 @@ def _random_shape(dim: int, n_heads: int) -> tuple[int, int, int]:
     return as_integer("n_heads", n_heads, at_least=1), dim, dim
 
 
-class QueryRule:
-    """Queries with weights, and the Bayes denoiser there: what a risk and its gradient need.
+def round_rule(
+    component_weights: FloatArray,
+    means: FloatArray,
+    within_variance: float,
+    noise_variance: float,
+    queries: FloatArray,
+    weights: FloatArray,
+) -> QueryRule:
+    r"""Make the rule of queries of tasks with components :math:`\mathcal N(m_k, \gamma^2 I)`.
 
-    Made by `product`; the constructor is for training loops and takes arrays that have been checked.
-    Arrays have queries along their last axis and may have leading axes R, one entry a run:
-    queries (R, N, d, n), weights (R, N, n) that sum to 1 over n.
+    Parameters
+    ----------
+    component_weights : ndarray, shape (R, N, M)
+    means : ndarray, shape (R, N, M, d)
+    within_variance, noise_variance : float
+    queries : ndarray, shape (R, N, d, n)
+    weights : ndarray, shape (R, N, n)
+        They sum to 1 over n.
+
+    Returns
+    -------
+    QueryRule
     """
-
-    def __init__(
-        self,
-        component_weights: FloatArray,
-        means: FloatArray,
-        within_variance: float,
-        noise_variance: float,
-        queries: FloatArray,
-        weights: FloatArray,
-    ) -> None:
-        self.total_variance = within_variance + noise_variance
-        share = noise_variance / self.total_variance
-        self.differences = means[..., :-1, :] - means[..., -1:, :]
-        self.reference = means[..., -1, :, None]
-        odds = component_weights[..., :-1] / component_weights[..., -1:]
-        self.log_odds = np.log(odds)[..., None]
-        squares = np.sum(means**2, axis=-1)
-        shifts = (squares[..., :-1] - squares[..., -1:]) / (2.0 * self.total_variance)
-        slopes = self.differences @ queries / self.total_variance
-        posterior, _ = softmax(self.log_odds - shifts[..., None] + slopes)
-        barycenter = self.reference + _transposed(self.differences) @ posterior
-        self.queries, self.weights = queries, weights
-        self.targets = (1.0 - share) * queries + share * barycenter
-
-    @classmethod
-    def product(cls, tasks: InContextTasks, order: int) -> QueryRule:
-        """Gauss-Hermite nodes around each component of each task, `order` an axis."""
-        if not isinstance(tasks, InContextTasks):
-            raise ValueError(f"tasks: expected InContextTasks, got {type(tasks).__name__}")
-        order = as_integer("order", order, at_least=1)
-        most = len(tasks) * tasks.means.shape[1] * order**tasks.dim
-        if order > _HIGHEST_ORDER or most > _MOST_QUERIES:
-            raise ValueError(
-                f"order: expected at most {_HIGHEST_ORDER} and {_MOST_QUERIES:,} nodes in all, "
-                f"got {order}, hence {most:.2g} nodes in dimension {tasks.dim}"
-            )
-        x, w = np.polynomial.hermite_e.hermegauss(order)
-        grids = np.meshgrid(*[x] * tasks.dim, indexing="ij")
-        masses = np.meshgrid(*[w / w.sum()] * tasks.dim, indexing="ij")
-        nodes = np.stack([grid.ravel() for grid in grids])
-        mass = np.prod([m.ravel() for m in masses], axis=0)
-        nodes, mass = nodes[:, mass > _NEGLIGIBLE], mass[mass > _NEGLIGIBLE]
-        around = tasks.means[..., None] + np.sqrt(tasks.total_variance) * nodes
-        return cls(
-            tasks.weights,
-            tasks.means,
-            tasks.within_variance,
-            tasks.noise_variance,
-            np.moveaxis(around, 1, 2).reshape(len(tasks), tasks.dim, -1),
-            (tasks.weights[..., None] * mass).reshape(len(tasks), -1),
-        )
-
-    def excess_and_gradient(
-        self, A: FloatArray, P: FloatArray, U: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Mean over tasks of the weighted squared error, and its derivatives in A, P and U.
-
-        A (R, d, d), P and U (R, H, d, d), with the leading axes R of the rule or any that
-        broadcast with them. The value has shape R.
-        """
-        z, D = self.queries[..., None, :, :, :], self.differences[..., None, :, :, :]
-        tilts = U[..., None, :, :] @ z  # (R, H, N, d, n)
-        gates, _ = softmax(self.log_odds[..., None, :, :, :] + D @ tilts)  # (R, H, N, K, n)
-        reads = self.total_variance * tilts + self.reference[..., None, :, :, :]
-        reads = reads + _transposed(D) @ gates
-        error = A[..., None, :, :] @ self.queries - self.targets
-        error = error + np.sum(P[..., None, :, :] @ reads, axis=-4)
-        back = (2.0 / z.shape[-3]) * self.weights[..., None, :] * error
-        value = 0.5 * np.sum(back * error, axis=(-3, -2, -1))
-
-        grad_A = np.sum(back @ _transposed(self.queries), axis=-3)
-        back = back[..., None, :, :, :]
-        grad_P = np.sum(back @ _transposed(reads), axis=-3)
-        on_reads = _transposed(P)[..., None, :, :] @ back
-        along = D @ on_reads
-        through = gates * (along - np.sum(gates * along, axis=-2, keepdims=True))
-        on_tilts = self.total_variance * on_reads + _transposed(D) @ through
-        grad_U = np.sum(on_tilts @ _transposed(z), axis=-3)
-        return value, grad_A, grad_P, grad_U
-
-    def raw_excess_and_gradient(
-        self, U: FloatArray, V: FloatArray, W: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Excess and its derivatives in U, V and W, all (R, H, d, d)."""
-        value, grad_A, grad_P, grad_U = self.excess_and_gradient(W.sum(axis=-3), W @ V, U)
-        grad_W = grad_A[..., None, :, :] + grad_P @ _transposed(V)
-        return value, grad_U, _transposed(W) @ grad_P, grad_W
+    total_variance = within_variance + noise_variance
+    share = noise_variance / total_variance
+    differences = means[..., :-1, :] - means[..., -1:, :]
+    reference = means[..., -1, :, None]
+    log_odds = np.log(component_weights[..., :-1] / component_weights[..., -1:])[..., None]
+    squares = np.sum(means**2, axis=-1)
+    shifts = (squares[..., :-1] - squares[..., -1:]) / (2.0 * total_variance)
+    slopes = differences @ queries / total_variance
+    posterior, _ = softmax(log_odds - shifts[..., None] + slopes)
+    barycenter = reference + np.swapaxes(differences, -1, -2) @ posterior
+    return QueryRule(
+        log_odds=log_odds,
+        differences=differences,
+        reference=reference,
+        covariance=total_variance * np.eye(means.shape[-1]),
+        queries=queries,
+        targets=(1.0 - share) * queries + share * barycenter,
+        weights=weights,
+    )
 
 
-def _transposed(array: FloatArray) -> FloatArray:
-    return np.swapaxes(array, -1, -2)
-
-
-def excess_by_task(
-    layer: EffectiveLayer | ResidualParams | Any, tasks: InContextTasks
-) -> FloatArray:
+def excess_by_task(layer: GatedMap | ResidualParams | Any, tasks: InContextTasks) -> FloatArray:
     """Exact excess risk of a layer on each task, by the adaptive quadrature of `DenoisingTask`.
 
     Parameters
     ----------
-    layer : EffectiveLayer, ResidualParams or a denoiser that `DenoisingTask.excess_risk` takes
+    layer : GatedMap, ResidualParams or a denoiser that `DenoisingTask.excess_risk` takes
     tasks : InContextTasks
 
     Returns
@@ -497,18 +405,14 @@ def excess_by_task(
         raise ValueError(f"tasks: expected InContextTasks, got {type(tasks).__name__}")
     if isinstance(layer, ResidualParams):
         layer = layer.effective
-    if isinstance(layer, EffectiveLayer):
-        gated: GatedMap | None = GatedMap(layer.U, layer.P, layer.A, np.zeros(len(layer.A)))
-        as_array("layer.A", layer.A, (tasks.dim, tasks.dim))
-    else:
-        gated = as_gated_map(layer, tasks.dim)
+    gated = GatedMap.of(layer, tasks.dim)
     if gated is None:
         raise ValueError(f"layer: expected an attention denoiser, got {type(layer).__name__}")
     return np.array([excess_risk(tasks.task(i).whitened, gated)[0] for i in range(len(tasks))])
 
 
 def distances_to_solutions(
-    layer: EffectiveLayer | ResidualParams, within_variance: float, noise_variance: float
+    layer: GatedMap | ResidualParams, within_variance: float, noise_variance: float
 ) -> dict[str, float]:
     r"""Euclidean distances of (A, P, U) to the three sheets of exact two-head layers.
 
@@ -518,7 +422,7 @@ def distances_to_solutions(
 
     Parameters
     ----------
-    layer : EffectiveLayer or ResidualParams
+    layer : GatedMap or ResidualParams
         Two heads.
     within_variance, noise_variance : float
 
@@ -532,13 +436,13 @@ def distances_to_solutions(
     gamma2, xi2 = _variances(within_variance, noise_variance)
     if isinstance(layer, ResidualParams):
         layer = layer.effective
-    if not isinstance(layer, EffectiveLayer) or len(layer.U) != 2:
-        raise ValueError(f"layer: expected an EffectiveLayer with two heads, got {layer!r}")
+    if not isinstance(layer, GatedMap) or len(layer.U) != 2:
+        raise ValueError(f"layer: expected an GatedMap with two heads, got {layer!r}")
     with np.errstate(over="ignore"):
         return _distances(layer, xi2 / (gamma2 + xi2), gamma2 + xi2)
 
 
-def _distances(layer: EffectiveLayer, share: float, total_variance: float) -> dict[str, float]:
+def _distances(layer: GatedMap, share: float, total_variance: float) -> dict[str, float]:
     eye = np.eye(len(layer.A))
     off_A = np.sum((layer.A - (1.0 - 2.0 * share) * eye) ** 2)
     off_U = np.sum((layer.U - eye / total_variance) ** 2, axis=(1, 2))

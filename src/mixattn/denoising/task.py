@@ -24,6 +24,7 @@ from mixattn._checks import (
     frozen,
     is_finite,
 )
+from mixattn._parallel import single_threaded_blas
 from mixattn.attention import Head, MultiHead, ResidualMultiHead
 from mixattn.denoising.gated import (
     GatedMap,
@@ -31,11 +32,12 @@ from mixattn.denoising.gated import (
     WhitenedTask,
     bayes_spread,
     excess_risk,
+    excess_risk_and_gradient,
 )
 from mixattn.integrals.expectation import expectation
 from mixattn.mixture import GaussianMixture
 
-AttentionDenoiser = Head | MultiHead | ResidualMultiHead
+AttentionDenoiser = Head | MultiHead | ResidualMultiHead | GatedMap
 Denoiser = AttentionDenoiser | Callable[[FloatArray], Any]
 
 
@@ -65,35 +67,6 @@ class RiskEstimate(float):
     def __getnewargs__(self) -> tuple[float, float, str]:  # type: ignore[override]
         """Arguments with which a copy is made."""
         return float(self), self.error, self.method
-
-
-@dataclass(frozen=True, eq=False, init=False)
-class AffineDenoiser(Frozen):
-    """The map z -> A z + c. Its excess risk is an integral over the posterior's projection only.
-
-    Parameters
-    ----------
-    A : array_like, shape (d, d)
-    c : array_like, shape (d,), optional
-        Zero by default: a linear map.
-    """
-
-    A: FloatArray
-    c: FloatArray
-
-    def __init__(self, A: ArrayLike, c: ArrayLike | None = None) -> None:
-        matrix = as_array("A", A, ("d", "d"))
-        matrix = as_array("A", matrix, (len(matrix), len(matrix)))
-        offset = np.zeros(len(matrix)) if c is None else as_array("c", c, (len(matrix),))
-        self._set(A=matrix, c=offset)
-
-    def __repr__(self) -> str:
-        """Dimension, not entries."""
-        return f"AffineDenoiser(dim={len(self.A)})"
-
-    def __call__(self, z: ArrayLike) -> FloatArray:
-        """Value at `z` (..., d), shape (..., d)."""
-        return as_array("z", z, (None, len(self.A))) @ self.A.T + self.c
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -271,7 +244,7 @@ class DenoisingTask(Frozen):
 
         Parameters
         ----------
-        denoiser : Head, MultiHead, ResidualMultiHead, AffineDenoiser or callable
+        denoiser : Head, MultiHead, ResidualMultiHead, GatedMap, AffineDenoiser or callable
             Attention denoisers are read against `noisy`. A callable maps (n, d) to (n, d).
         rtol : float, optional
             Relative accuracy demanded. By default the best that the method gives is returned.
@@ -288,7 +261,7 @@ class DenoisingTask(Frozen):
             the estimated error exceeds `rtol` (beyond what rounding of the values allows).
         """
         goal = _as_rtol(rtol)
-        gated = as_gated_map(denoiser, self.dim)
+        gated = GatedMap.of(denoiser, self.dim)
         if gated is not None and self.mixture.shared_covariance:
             try:
                 value, error = excess_risk(self.whitened, gated)
@@ -305,6 +278,39 @@ class DenoisingTask(Frozen):
         floor = (1e-14) ** 2 * float(np.trace(self.noisy.second_moment))
         value, error, method = expectation(self.noisy, square, goal, floor)
         return _require_accuracy(RiskEstimate(value, error, method), rtol, floor)
+
+    def excess_risk_gradient(
+        self, denoiser: AttentionDenoiser
+    ) -> tuple[float, FloatArray, FloatArray]:
+        """Compute the exact excess risk of an attention denoiser and its gradient.
+
+        Parameters
+        ----------
+        denoiser : Head, MultiHead, ResidualMultiHead or GatedMap
+            H heads; read against `noisy`.
+
+        Returns
+        -------
+        value : float
+        grad_U, grad_P : ndarray, shape (H, d, d)
+            Derivatives in the entries of each head's U and of what stands before its read: for
+            plain heads, V. No number of BLAS threads changes a bit of them.
+
+        Raises
+        ------
+        ValueError
+            If `denoiser` is no attention denoiser, or the components do not share a covariance.
+        """
+        self._check_shared_covariance()
+        gated = GatedMap.of(denoiser, self.dim)
+        if gated is None or not len(gated.U):
+            raise ValueError(f"denoiser: expected attention heads, got {type(denoiser).__name__}")
+        with single_threaded_blas():
+            return excess_risk_and_gradient(self.whitened, gated)
+
+    def _check_shared_covariance(self) -> None:
+        if not self.mixture.shared_covariance:
+            raise ValueError("task: expected components of one covariance, got several")
 
     @cached_property
     def _shrinkages(self) -> tuple[FloatArray, ...]:
@@ -342,7 +348,7 @@ class DenoisingTask(Frozen):
         return total
 
     def _as_map(self, denoiser: Denoiser) -> Callable[[FloatArray], FloatArray]:
-        if isinstance(denoiser, Head | MultiHead | ResidualMultiHead):
+        if isinstance(denoiser, Head | MultiHead | ResidualMultiHead | GatedMap):
             return lambda z: denoiser(self.noisy, z)
         if not callable(denoiser):
             raise ValueError(
@@ -364,28 +370,6 @@ def as_denoising_task(task: Any) -> DenoisingTask:
     if not isinstance(task, DenoisingTask):
         raise ValueError(f"task: expected a DenoisingTask, got {type(task).__name__}")
     return task
-
-
-def as_gated_map(denoiser: Any, dim: int) -> GatedMap | None:
-    """Write an attention or affine denoiser as gates, a linear and a constant part.
-
-    None for any other callable. Raises `ValueError` if the dimensions are not those of the task.
-    """
-    none = np.zeros((0, dim, dim))
-    if isinstance(denoiser, AffineDenoiser):
-        as_array("denoiser.A", denoiser.A, (dim, dim))
-        return GatedMap(none, none, denoiser.A, denoiser.c)
-    if isinstance(denoiser, Head):
-        denoiser = MultiHead([denoiser])
-    if not isinstance(denoiser, MultiHead | ResidualMultiHead):
-        return None
-    U = np.stack([as_array("denoiser: U", head.U, (dim, dim)) for head in denoiser.heads])
-    V = np.stack([as_array("denoiser: V", head.V, (dim, dim)) for head in denoiser.heads])
-    if isinstance(denoiser, MultiHead):
-        return GatedMap(U, V, np.zeros((dim, dim)), np.zeros(dim))
-    as_array("denoiser: W_out", denoiser.W_out, (dim, len(V) * dim))
-    blocks = denoiser.W_out.reshape(dim, len(V), dim).transpose(1, 0, 2)
-    return GatedMap(U, blocks @ V, blocks.sum(axis=0), np.zeros(dim))
 
 
 def _as_rtol(rtol: float | None) -> float:

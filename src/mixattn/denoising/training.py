@@ -1,90 +1,42 @@
-r"""Training attention denoisers on the population: online SGD and quasi-Newton.
+r"""Training attention denoisers: online SGD and quasi-Newton, on one task or in context.
 
-Both minimize the excess risk :math:`E|D(Z) - f^*(Z)|^2` of a sum of heads read against the noisy
-law. Online SGD draws fresh queries at every step, as in Figure 2 of the paper; quasi-Newton uses
-the exact risk and its analytic gradient. The components must share one covariance.
+On one task both minimize the excess risk :math:`E|D(Z) - f^*(Z)|^2` of a sum of heads read against
+the noisy law (section 4 of the paper, Figure 2). In context, which goes beyond the paper, they
+minimize the mean of the excess risks of a residual layer over tasks, whose prompts are infinite.
+Online SGD draws fresh tasks and queries at every step; quasi-Newton uses the exact risk, or a rule
+over a fixed set of tasks, with its analytic gradient. The loops are those of `mixattn.descent`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.optimize
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
-from mixattn._checks import FloatArray, as_generator, as_integer, as_scalar
+from mixattn._checks import (
+    FloatArray,
+    Frozen,
+    as_array,
+    as_generator,
+    as_integer,
+    as_scalar,
+    is_finite,
+)
+from mixattn._parallel import single_threaded_blas
 from mixattn.attention import Head, MultiHead
-from mixattn.denoising.gated import GatedMap, excess_risk_and_gradient, softmax
-from mixattn.denoising.task import DenoisingTask, as_denoising_task, as_gated_map
+from mixattn.denoising.gated import GatedMap, excess_risk_and_gradient
+from mixattn.denoising.in_context import InContextLaw, InContextTasks, ResidualParams, round_rule
+from mixattn.denoising.queries import QueryRule
+from mixattn.denoising.task import DenoisingTask, as_denoising_task
+from mixattn.descent import History, Objective, descend, descend_together, quasi_newton
+
+Layer = ResidualParams | GatedMap
 
 # Starts that end within this factor of the best excess risk count as agreeing with it.
 AGREEMENT = 1e-4
-# Beyond this many parameters a dense inverse Hessian costs more than it saves.
-_MAX_DENSE = 600
-# A fresh start must decrease the risk by this fraction to be worth another.
-_PROGRESS = 1e-3
-
-
-@dataclass(frozen=True, eq=False)
-class DenoiserTraining:
-    """A trained denoiser and how it got there.
-
-    Attributes
-    ----------
-    denoiser : MultiHead
-        The heads at the last step.
-    steps : ndarray of int, shape (n,)
-        Steps at which the risk was recorded, the first 0.
-    excess_risk : ndarray, shape (n,)
-        Exact excess risk at these steps.
-    status : str
-        Why training stopped.
-    seed : int or None
-        Seed of the start and of the queries; None if the start was given and nothing was drawn.
-    """
-
-    denoiser: MultiHead
-    steps: NDArray[np.intp]
-    excess_risk: FloatArray
-    status: str
-    seed: int | None
-
-    def __repr__(self) -> str:
-        """Where and why it ended, not the curve."""
-        return (
-            f"DenoiserTraining(steps={self.steps[-1]}, excess_risk={self.excess_risk[-1]:.3g}, "
-            f"status={self.status!r}, seed={self.seed})"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class SingleHeadFit:
-    """The best single head found from several starts.
-
-    Attributes
-    ----------
-    head : Head
-    excess_risk : float
-    n_agreeing : int
-        Starts whose excess risk is within a factor 1 + 1e-4 of the best (or within 1e-12).
-    runs : tuple of DenoiserTraining
-        All runs, best first.
-    """
-
-    head: Head
-    excess_risk: float
-    n_agreeing: int
-    runs: tuple[DenoiserTraining, ...]
-
-    def __repr__(self) -> str:
-        """Risk and agreement, not the runs."""
-        return (
-            f"SingleHeadFit(excess_risk={self.excess_risk:.6g}, "
-            f"{self.n_agreeing} of {len(self.runs)} starts agree)"
-        )
 
 
 def random_heads(dim: int, n_heads: int, rng: np.random.Generator, scale: float = 0.5) -> MultiHead:
@@ -97,6 +49,15 @@ def random_heads(dim: int, n_heads: int, rng: np.random.Generator, scale: float 
     rng : numpy.random.Generator
     scale : float
         Standard deviation of an entry, positive.
+
+    Returns
+    -------
+    MultiHead
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
     """
     dim = as_integer("dim", dim, at_least=1)
     n_heads = as_integer("n_heads", n_heads, at_least=1)
@@ -105,133 +66,63 @@ def random_heads(dim: int, n_heads: int, rng: np.random.Generator, scale: float 
     return MultiHead([Head(U, V) for U, V in draws])
 
 
-def excess_risk_gradient(
-    task: DenoisingTask, denoiser: MultiHead
-) -> tuple[float, FloatArray, FloatArray]:
-    """Exact excess risk of a sum of heads and its gradient.
-
-    Parameters
-    ----------
-    task : DenoisingTask
-        Components of one covariance.
-    denoiser : MultiHead
-        H heads of shape (d, d).
-
-    Returns
-    -------
-    value : float
-    grad_U, grad_V : ndarray, shape (H, d, d)
-        Derivatives in the entries of each head's U and V.
-    """
-    _check_task(task)
-    return excess_risk_and_gradient(task.whitened, _check_heads(denoiser, task.dim))
+# --- one task --------------------------------------------------------------------------------
 
 
 def train_quasi_newton(
-    task: DenoisingTask,
-    n_heads: int = 2,
-    *,
-    seed: int | None = None,
-    initial: MultiHead | None = None,
-    max_steps: int = 2000,
-    target: float = 1e-20,
-) -> DenoiserTraining:
-    """Minimize the exact excess risk by BFGS (L-BFGS in high dimension).
-
-    The minimizers are not isolated and some valleys are narrow: where a line search fails, BFGS
-    starts afresh from the last point, as long as this still decreases the risk.
+    task: DenoisingTask, start: MultiHead, *, max_steps: int = 2000, target: float = 1e-20
+) -> History[MultiHead]:
+    """Minimize the exact excess risk of a sum of heads by BFGS (`mixattn.descent.quasi_newton`).
 
     Parameters
     ----------
     task : DenoisingTask
         Components of one covariance.
-    n_heads : int
-        Number of heads of a random start.
-    seed : int, optional
-        Seed of the random start (`random_heads`); give this or `initial`.
-    initial : MultiHead, optional
-        The start.
+    start : MultiHead
+        For instance of `random_heads`.
     max_steps : int
-        Iteration limit.
     target : float
-        Training stops once the excess risk is below.
+        Training ends once the excess risk is at most this.
 
     Returns
     -------
-    DenoiserTraining
-        Every iteration is recorded. `status` is "below target", "stationary" (a fresh start from
-        the last point no longer decreases the risk) or "step limit".
+    History
+        Every step is recorded; `final` is the trained MultiHead.
+
+    Raises
+    ------
+    ValueError
+        If the components do not share a covariance or an argument is not as above.
     """
-    _check_task(task)
-    if seed is not None and initial is not None:
-        raise ValueError(f"seed: expected a seed or an initial MultiHead, got both (seed={seed!r})")
-    start = _start(task, n_heads, seed, initial)
-    max_steps = as_integer("max_steps", max_steps, at_least=1)
-    target = as_scalar("target", target, at_least=0.0)
-    shape = start.U.shape
+    whitened, first = _as_training_task(task).whitened, _as_start(start, task.dim)
+    shape = first.U.shape
+    still = np.zeros(shape[1:])
 
     def objective(theta: FloatArray) -> tuple[float, FloatArray]:
-        value, grad_U, grad_V = excess_risk_and_gradient(task.whitened, _unpack(theta, shape))
-        return value, np.concatenate([grad_U.ravel(), grad_V.ravel()])
+        if not is_finite(theta):
+            return np.inf, np.zeros_like(theta)
+        U, V = theta.reshape(2, *shape)
+        value, *gradient = excess_risk_and_gradient(whitened, GatedMap(still, V, U))
+        return value, np.concatenate([part.ravel() for part in gradient])
 
-    theta = np.concatenate([start.U.ravel(), start.V.ravel()])
-    curve = [objective(theta)[0]]
-
-    def record(intermediate_result: Any) -> None:
-        curve.append(float(intermediate_result.fun))
-        if curve[-1] <= target:
-            raise StopIteration
-
-    status = ""
-    while not status:
-        before, left = curve[-1], max_steps + 1 - len(curve)
-        theta = _minimize(objective, theta, record, left)
-        if curve[-1] <= target:
-            status = "below target"
-        elif len(curve) > max_steps:
-            status = "step limit"
-        elif curve[-1] > (1.0 - _PROGRESS) * before:
-            status = "stationary"
-    return DenoiserTraining(
-        _as_multi_head(_unpack(theta, shape)), np.arange(len(curve)), np.array(curve), status, seed
-    )
-
-
-def _minimize(
-    objective: Callable[[FloatArray], tuple[float, FloatArray]],
-    theta: FloatArray,
-    record: Callable[[Any], None],
-    max_steps: int,
-) -> FloatArray:
-    """Run BFGS from `theta` until the gradient vanishes, a line search fails or `record` stops it."""
-    dense = theta.size <= _MAX_DENSE
-    options: dict[str, Any] = {"maxiter": max_steps, "gtol": 1e-15}
-    if not dense:
-        options |= {"ftol": 0.0, "maxfun": 4 * max_steps, "maxcor": 30}
-    minimize: Any = scipy.optimize.minimize  # its type stubs know no jac=True with options
-    result = minimize(
-        objective,
-        theta,
-        jac=True,
-        method="BFGS" if dense else "L-BFGS-B",
-        callback=record,
-        options=options,
-    )
-    return np.asarray(result.x, dtype=np.float64)
+    vector = np.concatenate([first.U.ravel(), first.P.ravel()])
+    with single_threaded_blas():
+        return quasi_newton(
+            objective, vector, max_steps=max_steps, target=target, read=_heads_reader(shape)
+        )
 
 
 def train_sgd(
     task: DenoisingTask,
-    n_heads: int = 2,
+    start: MultiHead,
+    rng: np.random.Generator,
     *,
-    seed: int,
-    initial: MultiHead | None = None,
     n_steps: int = 20_000,
     batch_size: int = 64,
     step_size: float = 2e-3,
     clip_norm: float = 10.0,
     record_every: int = 200,
-) -> DenoiserTraining:
+) -> History[MultiHead]:
     """Minimize the excess risk by online stochastic gradient descent, as in Figure 2 of the paper.
 
     Each step draws `batch_size` fresh queries from the noisy law. The gradient of the mean of
@@ -242,149 +133,445 @@ def train_sgd(
     ----------
     task : DenoisingTask
         Components of one covariance.
-    n_heads : int
-        Number of heads of a random start.
-    seed : int
-        Seed of the random start (`random_heads`) and of the queries.
-    initial : MultiHead, optional
-        A start to use in place of the random one.
+    start : MultiHead
+        For instance of `random_heads`.
+    rng : numpy.random.Generator
+        Draws the queries.
     n_steps, batch_size, record_every : int
+        At least 1.
     step_size, clip_norm : float
+        Positive.
 
     Returns
     -------
-    DenoiserTraining
-        `status` is "step limit", or "diverged" if the parameters stopped being finite numbers.
-    """
-    _check_task(task)
-    seed = as_integer("seed", seed)
-    start = _start(task, n_heads, seed, initial)
-    n_steps = as_integer("n_steps", n_steps, at_least=1)
-    batch_size = as_integer("batch_size", batch_size, at_least=1)
-    record_every = as_integer("record_every", record_every, at_least=1)
-    step_size = as_scalar("step_size", step_size, above=0.0)
-    clip_norm = as_scalar("clip_norm", clip_norm, above=0.0)
+    History
+        `excess_risk` is exact. The status is STEP_LIMIT or DIVERGED; `final` is the MultiHead.
 
-    rng = np.random.default_rng([seed, 1])
-    batch_gradient = _BatchGradient(task)
-    U, V = start.U.copy(), start.V.copy()
-    steps, curve, status, done = [0], [float(task.excess_risk(_as_multi_head(start)))], "", 0
-    while not status:
-        length = min(record_every, n_steps - done)
-        z, _ = task.noisy.sample(length * batch_size, rng)
-        targets = task.bayes_denoiser(z)
-        for i in range(length):
-            batch = slice(i * batch_size, (i + 1) * batch_size)
-            grad_U, grad_V = batch_gradient(U, V, z[batch], targets[batch])
-            norm = np.sqrt(np.sum(grad_U**2) + np.sum(grad_V**2))
-            rate = step_size * min(1.0, clip_norm / max(norm, np.finfo(float).tiny))
-            U -= rate * grad_U
-            V -= rate * grad_V
-        done += length
-        if not (np.isfinite(U).all() and np.isfinite(V).all()):
-            status = "diverged"
-            break
-        steps.append(done)
-        curve.append(float(task.excess_risk(_as_multi_head(_gated(U, V)))))
-        if done == n_steps:
-            status = "step limit"
-    return DenoiserTraining(
-        _as_multi_head(_gated(U, V)), np.array(steps), np.array(curve), status, seed
+    Raises
+    ------
+    ValueError
+        If the components do not share a covariance or an argument is not as above.
+    """
+    first = _as_start(start, _as_training_task(task).dim)
+    shape = first.U.shape
+    read = _heads_reader(shape)
+    record_every = as_integer("record_every", record_every, at_least=1)
+    batches = _batches(
+        task, as_generator(rng), as_integer("batch_size", batch_size, at_least=1), record_every
     )
+    still = np.zeros(shape[1:])
+
+    def gradient(theta: FloatArray) -> FloatArray:
+        U, V = theta.reshape(2, *shape)
+        _, _, grad_V, grad_U = next(batches).excess_and_gradient(still, V, U)
+        return np.concatenate([grad_U.ravel(), grad_V.ravel()])
+
+    with single_threaded_blas():
+        return descend(
+            gradient,
+            lambda theta: float(task.excess_risk(read(theta))),
+            np.concatenate([first.U.ravel(), first.P.ravel()]),
+            step_size=step_size,
+            n_steps=n_steps,
+            record=_every(record_every, n_steps),
+            clip_norm=clip_norm,
+            read=read,
+        )
+
+
+def _batches(
+    task: DenoisingTask, rng: np.random.Generator, batch_size: int, block: int
+) -> Iterator[QueryRule]:
+    """Fresh batches without end; `block` of them are drawn at a time."""
+    whitened = task.whitened
+    weights = np.full((1, batch_size), 1.0 / batch_size)
+    while True:
+        z, _ = task.noisy.sample(block * batch_size, rng)
+        targets = task.bayes_denoiser(z)
+        for start in range(0, len(z), batch_size):
+            rows = slice(start, start + batch_size)
+            yield QueryRule(
+                log_odds=whitened.log_odds[None, :, None],
+                differences=whitened.differences[None],
+                reference=whitened.reference[None, :, None],
+                covariance=whitened.covariance,
+                queries=z[None, rows].swapaxes(1, 2),
+                targets=targets[None, rows].swapaxes(1, 2),
+                weights=weights,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class SingleHeadFit(Frozen):
+    """The best single head found from several starts.
+
+    Attributes
+    ----------
+    head : Head
+    excess_risk : float
+    n_agreeing : int
+        Starts whose excess risk is within a factor 1 + 1e-4 of the best (or within 1e-12).
+    runs : tuple of History
+        All runs, best first.
+    """
+
+    head: Head
+    excess_risk: float
+    n_agreeing: int
+    runs: tuple[History[MultiHead], ...]
+
+    def __repr__(self) -> str:
+        """Risk and agreement, not the runs."""
+        return (
+            f"SingleHeadFit(excess_risk={self.excess_risk:.6g}, "
+            f"{self.n_agreeing} of {len(self.runs)} starts agree)"
+        )
 
 
 def best_single_head(
-    task: DenoisingTask, *, n_starts: int = 16, seed: int = 0, max_steps: int = 500
+    task: DenoisingTask, rng: np.random.Generator, *, n_starts: int = 16, max_steps: int = 500
 ) -> SingleHeadFit:
     """Search for the single head of smallest excess risk, by quasi-Newton from several starts.
 
     The first start is the gate of the Bayes denoiser with half the identity as value, optimal at
-    gamma^2 = xi^2; the others are random. The risk is not convex: the result is an upper bound of the
-    smallest excess risk, the more credible the more starts agree.
+    gamma^2 = xi^2; the others are random. The risk is not convex: the result is an upper bound of
+    the smallest excess risk, the more credible the more starts agree.
 
     Parameters
     ----------
     task : DenoisingTask
         Components of one covariance.
+    rng : numpy.random.Generator
+        Each random start has a generator spawned from it.
     n_starts : int
-    seed : int
+        At least 1.
     max_steps : int
         Iteration limit of each run.
+
+    Returns
+    -------
+    SingleHeadFit
+
+    Raises
+    ------
+    ValueError
+        If the components do not share a covariance or an argument is not as above.
     """
-    _check_task(task)
-    n_starts = as_integer("n_starts", n_starts, at_least=1)
-    seed = as_integer("seed", seed)
-    noisy = task.noisy.covariances[0]
-    informed = MultiHead([Head(np.linalg.inv(noisy), 0.5 * np.eye(task.dim))])
-    runs = [train_quasi_newton(task, initial=informed, max_steps=max_steps)]
-    runs += [
-        train_quasi_newton(task, 1, seed=seed + i, max_steps=max_steps) for i in range(n_starts - 1)
-    ]
+    noisy = _as_training_task(task).noisy.covariances[0]
+    others = as_generator(rng).spawn(as_integer("n_starts", n_starts, at_least=1) - 1)
+    starts = [MultiHead([Head(np.linalg.inv(noisy), 0.5 * np.eye(task.dim))])]
+    starts += [random_heads(task.dim, 1, each) for each in others]
+    runs = [train_quasi_newton(task, start, max_steps=max_steps) for start in starts]
     runs.sort(key=lambda run: float(run.excess_risk[-1]))
     best = float(runs[0].excess_risk[-1])
     agreeing = sum(run.excess_risk[-1] <= best * (1.0 + AGREEMENT) + 1e-12 for run in runs)
-    return SingleHeadFit(runs[0].denoiser.heads[0], best, int(agreeing), tuple(runs))
+    return SingleHeadFit(runs[0].final.heads[0], best, int(agreeing), tuple(runs))
 
 
-class _BatchGradient:
-    """Gradient of the mean of |sum_h T_h(z) - target|^2 over a batch, in closed form."""
-
-    def __init__(self, task: DenoisingTask) -> None:
-        whitened = task.whitened
-        self.covariance = whitened.covariance
-        self.reference = whitened.reference
-        self.differences = whitened.differences
-        self.log_odds = whitened.log_odds[:, None]
-
-    def __call__(
-        self, U: FloatArray, V: FloatArray, z: FloatArray, targets: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        D = self.differences
-        tilts = U @ z.T  # (H, d, n)
-        gates, _ = softmax(self.log_odds + D @ tilts)  # (H, K, n)
-        reads = self.covariance @ tilts + self.reference[:, None] + D.T @ gates
-        error = np.sum(V @ reads, axis=0) - targets.T  # (d, n)
-        scale = 2.0 / len(z)
-        back = V.transpose(0, 2, 1) @ error  # (H, d, n)
-        along = D @ back
-        through_gates = D.T @ (gates * (along - np.sum(gates * along, axis=1, keepdims=True)))
-        grad_U = scale * (self.covariance @ back + through_gates) @ z
-        grad_V = scale * error @ reads.transpose(0, 2, 1)
-        return grad_U, grad_V
-
-
-def _check_task(task: Any) -> None:
+def _as_training_task(task: Any) -> DenoisingTask:
     if not as_denoising_task(task).mixture.shared_covariance:
         raise ValueError("task: training expects components of one covariance, got several")
+    return task
 
 
-def _check_heads(denoiser: Any, dim: int) -> GatedMap:
-    gated = as_gated_map(denoiser, dim)
-    if not isinstance(denoiser, MultiHead) or gated is None:
-        raise ValueError(f"denoiser: expected a MultiHead, got {type(denoiser).__name__}")
-    return gated
+def _as_start(start: Any, dim: int) -> GatedMap:
+    if not isinstance(start, MultiHead):
+        raise ValueError(f"start: expected a MultiHead, got {type(start).__name__}")
+    if (start.heads[0].dim, start.heads[0].dim_out) != (dim, dim):
+        raise ValueError(f"start: expected heads in the task's dimension {dim}, got {start!r}")
+    heads = start.heads
+    return GatedMap(np.zeros((dim, dim)), [h.V for h in heads], [h.U for h in heads])
 
 
-def _start(
-    task: DenoisingTask, n_heads: int, seed: int | None, initial: MultiHead | None
-) -> GatedMap:
-    if initial is not None:
-        return _check_heads(initial, task.dim)
-    if seed is None:
-        raise ValueError("seed: expected a seed for the random start (or an initial MultiHead)")
-    rng = np.random.default_rng([as_integer("seed", seed), 0])
-    return _check_heads(random_heads(task.dim, n_heads, rng), task.dim)
+def _heads_reader(shape: tuple[int, ...]) -> Callable[[FloatArray], MultiHead]:
+    def read(vector: FloatArray) -> MultiHead:
+        return MultiHead([Head(U, V) for U, V in zip(*vector.reshape(2, *shape), strict=True)])
+
+    return read
 
 
-def _gated(U: FloatArray, V: FloatArray) -> GatedMap:
-    dim = U.shape[-1]
-    return GatedMap(U, V, np.zeros((dim, dim)), np.zeros(dim))
+def _every(step: int, n_steps: int) -> list[int]:
+    return sorted({*range(0, as_integer("n_steps", n_steps, at_least=1) + 1, step), n_steps})
 
 
-def _unpack(theta: FloatArray, shape: tuple[int, ...]) -> GatedMap:
-    U, V = theta.reshape(2, *shape)
-    return _gated(U, V)
+# --- in context ------------------------------------------------------------------------------
 
 
-def _as_multi_head(gated: GatedMap) -> MultiHead:
-    return MultiHead([Head(U, V) for U, V in zip(gated.U, gated.V, strict=True)])
+def in_context_objective(rule: QueryRule, like: Layer, *, residual: bool = True) -> Objective:
+    """Return the function vector -> (excess risk, gradient) in the coordinates of `like`.
+
+    Parameters
+    ----------
+    rule : QueryRule
+        For instance of `InContextTasks.rule`.
+    like : ResidualParams or GatedMap
+        Says which coordinates, dimension and number of heads the vector has.
+    residual : bool
+        If False (of a GatedMap only), A is held where it is: at zero the heads are plain.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+
+    Examples
+    --------
+    >>> law = InContextLaw(2, 0.2, 0.8)
+    >>> rule = law.sample(3, np.random.default_rng(0)).rule(8)
+    >>> start = ResidualParams.random(2, 2, np.random.default_rng(1))
+    >>> value, gradient = in_context_objective(rule, start)(start.to_vector())
+    >>> gradient.shape
+    (24,)
+    """
+    if not isinstance(rule, QueryRule):
+        raise ValueError(f"rule: expected a QueryRule, got {type(rule).__name__}")
+    _check_layer("like", like, rule.queries.shape[-2], residual)
+    count, dim = like.U.shape[:2]
+    size = like.to_vector().shape
+    excess = _layer_excess if isinstance(like, ResidualParams) else _effective_excess
+
+    def objective(vector: ArrayLike) -> tuple[float, FloatArray]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, gradient = excess(rule, as_array("vector", vector, size), count, dim)
+        if not residual:
+            gradient[: dim * dim] = 0.0
+        return float(value), gradient
+
+    return objective
+
+
+def _check_layer(name: str, layer: Any, dim: int, residual: Any) -> None:
+    if not isinstance(layer, ResidualParams | GatedMap):
+        raise ValueError(
+            f"{name}: expected ResidualParams or a GatedMap, got {type(layer).__name__}"
+        )
+    if layer.U.shape[-1] != dim or not len(layer.U):
+        raise ValueError(f"{name}: expected heads in the tasks' dimension {dim}, got {layer!r}")
+    if not isinstance(residual, bool):
+        raise ValueError(f"residual: expected True or False, got {residual!r}")
+    if isinstance(layer, ResidualParams) and not residual:
+        raise ValueError("residual: expected True for ResidualParams (False of a GatedMap only)")
+
+
+def _layer_excess(
+    rule: QueryRule, vectors: FloatArray, count: int, dim: int
+) -> tuple[FloatArray, FloatArray]:
+    """Excess and gradient at the parameters (U, V, W) of layers, vectors (..., p)."""
+    blocks = vectors.reshape(*vectors.shape[:-1], 3, count, dim, dim)
+    U, V, W = np.moveaxis(blocks, -4, 0)
+    value, grad_A, grad_P, grad_U = rule.excess_and_gradient(W.sum(axis=-3), W @ V, U)
+    grad_V = np.swapaxes(W, -1, -2) @ grad_P
+    grad_W = grad_A[..., None, :, :] + grad_P @ np.swapaxes(V, -1, -2)
+    return value, np.stack([grad_U, grad_V, grad_W], axis=-4).reshape(vectors.shape)
+
+
+def _effective_excess(
+    rule: QueryRule, vectors: FloatArray, count: int, dim: int
+) -> tuple[FloatArray, FloatArray]:
+    """Excess and gradient at gated maps (A, P, U), vectors (..., p)."""
+    blocks = vectors.reshape(*vectors.shape[:-1], 2 * count + 1, dim, dim)
+    A, P, U = np.split(blocks, [1, count + 1], axis=-3)
+    value, grad_A, grad_P, grad_U = rule.excess_and_gradient(A[..., 0, :, :], P, U)
+    gradient = np.concatenate([grad_A[..., None, :, :], grad_P, grad_U], axis=-3)
+    return value, gradient.reshape(vectors.shape)
+
+
+def objective_hessian(objective: Objective, vector: FloatArray, step: float = 1e-4) -> FloatArray:
+    """Hessian by central differences of fourth order of the analytic gradient, symmetric.
+
+    Parameters
+    ----------
+    objective : callable
+        Of `in_context_objective`.
+    vector : array_like, shape (p,)
+    step : float
+        Positive.
+
+    Returns
+    -------
+    ndarray, shape (p, p)
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
+    if not callable(objective):
+        raise ValueError(f"objective: expected a function, got {type(objective).__name__}")
+    x = as_array("vector", vector, ("p",))
+    h = as_scalar("step", step, above=0.0)
+    rows = []
+    for direction in h * np.eye(len(x)):
+        near = objective(x + direction)[1] - objective(x - direction)[1]
+        far = objective(x + 2 * direction)[1] - objective(x - 2 * direction)[1]
+        rows.append((8.0 * near - far) / (12.0 * h))
+    hessian = np.array(rows)
+    return 0.5 * (hessian + hessian.T)
+
+
+def train_in_context(
+    tasks: InContextTasks,
+    start: Layer,
+    *,
+    order: int = 16,
+    max_steps: int = 2000,
+    target: float = 1e-20,
+    residual: bool = True,
+) -> History[Layer]:
+    """Minimize the mean excess risk over `tasks` by BFGS (`mixattn.descent.quasi_newton`).
+
+    The rule has positive weights, so the discretized excess is zero exactly where the error
+    vanishes at all nodes: a coarse rule moves no solution.
+
+    Parameters
+    ----------
+    tasks : InContextTasks
+    start : ResidualParams or GatedMap
+        The coordinates of the start are those of the training.
+    order : int
+        Gauss-Hermite nodes an axis.
+    max_steps : int
+    target : float
+        Training ends once the excess is at most this.
+    residual : bool
+        See `in_context_objective`.
+
+    Returns
+    -------
+    History
+        Every step is recorded; `final` is of the start's type.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above or the excess risk is not finite at the start.
+    """
+    if not isinstance(tasks, InContextTasks):
+        raise ValueError(f"tasks: expected InContextTasks, got {type(tasks).__name__}")
+    _check_layer("start", start, tasks.dim, residual)
+    count, kind = len(start.U), type(start)
+    objective = in_context_objective(tasks.rule(order), start, residual=residual)
+    return quasi_newton(
+        objective,
+        start.to_vector(),
+        max_steps=max_steps,
+        target=target,
+        read=lambda vector: kind.from_vector(vector, tasks.dim, count),
+    )
+
+
+def train_in_context_online(
+    law: InContextLaw,
+    starts: Sequence[ResidualParams],
+    rngs: Sequence[np.random.Generator],
+    *,
+    record_tasks: InContextTasks,
+    n_steps: int = 4000,
+    n_tasks: int = 8,
+    n_queries: int = 16,
+    step_size: float = 0.03,
+    clip_norm: float = 10.0,
+    record_every: int = 200,
+    order: int = 12,
+) -> list[History[ResidualParams]]:
+    """Online stochastic gradient descent in the layers' own parameters, several starts at once.
+
+    Each step of each run draws `n_tasks` fresh tasks and `n_queries` queries of each. The gradient
+    of the mean squared distance to the Bayes denoiser is rescaled to the norm `clip_norm` where it
+    is longer. A run's draws depend on its generator alone, not on the other runs.
+
+    Parameters
+    ----------
+    law : InContextLaw
+    starts : sequence of ResidualParams
+        One size.
+    rngs : sequence of numpy.random.Generator
+        One a start.
+    record_tasks : InContextTasks
+        Tasks on which the recorded excess is computed.
+    n_steps, n_tasks, n_queries, record_every, order : int
+        At least 1.
+    step_size, clip_norm : float
+        Positive.
+
+    Returns
+    -------
+    list of History
+        The status is STEP_LIMIT or DIVERGED; `final` is of type ResidualParams.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not as above.
+    """
+    if not isinstance(law, InContextLaw):
+        raise ValueError(f"law: expected an InContextLaw, got {type(law).__name__}")
+    count = _check_starts(starts, law.dim)
+    if not isinstance(rngs, Sequence) or len(rngs) != len(starts):
+        raise ValueError(f"rngs: expected {len(starts)} generators, one a start, got {rngs!r}")
+    _check_record_tasks(record_tasks, law)
+    exact = record_tasks.rule(order)
+    draws = _fresh_rules(
+        law,
+        [as_generator(rng) for rng in rngs],
+        as_integer("n_tasks", n_tasks, at_least=1),
+        as_integer("n_queries", n_queries, at_least=1),
+    )
+    return descend_together(
+        lambda theta: _layer_excess(next(draws), theta, count, law.dim)[1],
+        lambda theta: _layer_excess(exact, theta, count, law.dim)[0],
+        np.stack([start.to_vector() for start in starts]),
+        step_size=step_size,
+        n_steps=n_steps,
+        record=_every(as_integer("record_every", record_every, at_least=1), n_steps),
+        clip_norm=clip_norm,
+        read=lambda vector: ResidualParams.from_vector(vector, law.dim, count),
+    )
+
+
+def _fresh_rules(
+    law: InContextLaw, rngs: list[np.random.Generator], n_tasks: int, n_queries: int
+) -> Iterator[QueryRule]:
+    """Fresh tasks and queries of each run, without end."""
+    weights = np.full((len(rngs), n_tasks, n_queries), 1.0 / n_queries)
+    while True:
+        drawn = [law.sample_queries(n_tasks, n_queries, rng) for rng in rngs]
+        odds, means, queries = (np.stack(part) for part in zip(*drawn, strict=True))
+        yield round_rule(
+            odds,
+            means,
+            law.within_variance,
+            law.noise_variance,
+            np.swapaxes(queries, -1, -2),
+            weights,
+        )
+
+
+def _check_starts(starts: Any, dim: int) -> int:
+    """Return the number of heads that all starts have."""
+    listed = isinstance(starts, Sequence) and len(starts) > 0
+    if not listed or not all(isinstance(start, ResidualParams) for start in starts):
+        raise ValueError(
+            f"starts: expected a sequence of at least one ResidualParams, got {starts!r}"
+        )
+    shape = (len(starts[0].U), dim, dim)
+    for i, start in enumerate(starts):
+        as_array(f"starts[{i}].U", start.U, shape)
+    return shape[0]
+
+
+def _check_record_tasks(record_tasks: Any, law: InContextLaw) -> None:
+    if not isinstance(record_tasks, InContextTasks):
+        raise ValueError(
+            f"record_tasks: expected InContextTasks, got {type(record_tasks).__name__}"
+        )
+    recorded = record_tasks.dim, record_tasks.within_variance, record_tasks.noise_variance
+    wanted = law.dim, law.within_variance, law.noise_variance
+    if recorded != wanted:
+        raise ValueError(
+            f"record_tasks: expected the law's dimension and variances {wanted}, got {recorded}"
+        )

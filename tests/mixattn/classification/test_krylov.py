@@ -6,9 +6,7 @@ import scipy.integrate
 import scipy.stats
 import sympy
 
-from mixattn.classification import krylov as kr
-from mixattn.classification.flow import fit_exponential_rate, gradient_flow
-from mixattn.classification.risk import (
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,
@@ -17,6 +15,8 @@ from mixattn.classification.risk import (
     logistic_risk,
     risk_gradient,
 )
+from mixattn.classification import krylov as kr
+from mixattn.classification.flow import fit_exponential_rate, gradient_flow
 
 
 def rotation(d, seed):
@@ -104,6 +104,58 @@ def test_dimension_is_the_exact_rank_of_the_powers(matrix, vector):
     # scale plays no role
     tiny = kr.krylov_basis(1e-150 * np.array(matrix, dtype=float), 1e150 * np.array(vector))
     assert tiny.shape == found.shape
+
+
+def test_nearly_equal_eigenvalues_are_one():
+    # closer than rtol: one eigenvalue, whose eigenspace holds one direction of v
+    matrix = np.diag([1.0, 1.0 + 1e-12, 3.0])
+    found = kr.krylov_basis(matrix, [3.0, 4.0, 0.0])
+    np.testing.assert_allclose(np.abs(found), [[0.6], [0.8], [0.0]], atol=1e-12)
+    # the tolerance is relative to the matrix's norm, and the comparison is with neighbors
+    assert kr.krylov_basis(np.diag([1.0, 1.001, 3.0]), [3.0, 4.0, 0.0]).shape == (3, 2)
+    assert kr.krylov_basis(np.diag([1.0, 1.001, 3.0]), [3.0, 4.0, 0.0], rtol=1e-3).shape == (3, 1)
+    assert kr.krylov_basis(np.diag([1.0, 1.001, 0.5]), [3.0, 4.0, 0.0], rtol=9.8e-4).shape == (3, 2)
+
+
+@pytest.mark.parametrize("gap", [1e-9, 1e-7, 1e-5])
+def test_eigenspaces_that_rounding_mixes_are_not_counted_as_met(gap):
+    # v lies in one of two eigenspaces that are known to eps / gap only
+    turn = rotation(6, 3)
+    eigenvalues = np.array([1.0, 1.0 + gap, 2.0, 3.0, 4.0, 5.0])
+    matrix = turn @ np.diag(eigenvalues) @ turn.T
+    assert kr.krylov_basis(matrix, turn[:, 0]).shape == (6, 1)
+
+
+def test_tolerance_is_relative_to_the_spectral_norm():
+    # the norm, 100, is far larger than the largest entry
+    ones = np.ones((100, 100))
+    first, second = np.eye(100)[:2] - np.eye(100)[2:4]
+    first, second = first / np.sqrt(2), second / np.sqrt(2)
+    symmetric = ones + 0.05 * np.outer(first, first)
+    assert kr.krylov_basis(symmetric, first + second + 1, rtol=1e-3).shape == (100, 2)
+    assert kr.krylov_basis(symmetric, first + second + 1, rtol=1e-4).shape == (100, 3)
+    shift = ones + 0.05 * np.outer(second, first)
+    assert kr.krylov_basis(shift, first, rtol=1e-3).shape == (100, 1)
+    assert kr.krylov_basis(shift, first, rtol=1e-4).shape == (100, 2)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_basis_is_orthonormal_whatever_the_scales(symmetric):
+    rng = np.random.default_rng(7)
+    matrix = rng.standard_normal((5, 5))
+    matrix = matrix + matrix.T if symmetric else matrix
+    vector = rng.standard_normal(5)
+    reference = kr.krylov_basis(matrix, vector, rtol=1e-6)
+    np.testing.assert_allclose(reference.T @ reference, np.eye(5), atol=1e-12)
+    # an entry of v below rtol times its norm is no component, whatever the norm
+    for scale in (1e-200, 1.0, 1e200):
+        small = kr.krylov_basis(np.diag([1.0, 2.0]), scale * np.array([40.0, 2e-5]), rtol=1e-6)
+        assert small.shape == (2, 1)
+        large = kr.krylov_basis(np.diag([1.0, 2.0]), scale * np.array([40.0, 8e-5]), rtol=1e-6)
+        assert large.shape == (2, 2)
+    # many equal entries: the norm of v is far larger than its largest entry
+    met = np.r_[np.ones(400), 1.5e-5]
+    assert kr.krylov_basis(np.diag(np.r_[np.ones(400), 2.0]), met, rtol=1e-6).shape == (401, 1)
 
 
 def test_krylov_basis_validates():

@@ -5,9 +5,7 @@ import pytest
 import scipy.optimize
 from scipy.special import expit
 
-from mixattn.classification import flow, krylov
-from mixattn.classification import landscape as ls
-from mixattn.classification.risk import (
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,
@@ -19,6 +17,9 @@ from mixattn.classification.risk import (
     risk_hessian,
     score,
 )
+from mixattn.classification import flow, krylov
+from mixattn.classification import landscape as ls
+from mixattn.classification.params import pull_back
 
 SKEWED = np.array([[1.0, 0.3], [0.3, 0.7]])
 C1, FIGURE1_THETA1, FIGURE1_THETA2 = ls.figure1_starts()
@@ -26,6 +27,8 @@ UNBALANCED = LDATask([1.0, 0.5], [-0.5, 1.0], SKEWED, 0.3)
 BALANCED = LDATask([1.0, 0.5], [-0.5, 1.0], SKEWED, 0.5)
 OPPOSITE = LDATask([1.0, 0.5], [-1.0, -0.5], SKEWED, 0.3)
 SYMMETRIC = LDATask([1.0, 0.5], [-1.0, -0.5], SKEWED, 0.5)
+SYMMETRIC_LINE = LDATask([0.8], [-0.8], [[1.3]], 0.5)
+SYMMETRIC_SPACE = LDATask([1.0, 0.0, 0.5], [-1.0, 0.0, -0.5], np.diag([1.0, 2.0, 0.5]), 0.5)
 # equal Mahalanobis norms and equal priors: b* = 0 although the means are not opposite
 ZERO_BIAS = LDATask([1.0, 0.0], [0.0, 1.0], np.eye(2), 0.5)
 LINE = LDATask([1.5], [-0.2], [[0.8]], 0.7)
@@ -94,8 +97,8 @@ def test_a_chord_between_two_minimizers_is_not_optimal():
 def test_families_meet_at_one_point_where_the_kernel_holds_both(task):
     d = task.dim
     meeting = ls.E1_point(task, np.zeros(d))
-    assert ls.in_E1(meeting, task, 1e-14)
-    assert ls.in_E2(meeting, task, 1e-14)
+    assert ls.distance_to_E1(meeting, task) <= 1e-14
+    assert ls.distance_to_E2(meeting, task) <= 1e-14
     both = np.hstack([ls.tangent_E1(task), ls.tangent_E2(task)])
     assert distance_between_spans(ls.hessian_kernel(meeting, task), both) < 1e-9
     # elsewhere a point of one family is not in the other
@@ -195,10 +198,10 @@ def test_theta1_is_empty_on_the_line_without_bias():
 
 @pytest.mark.claim("F1")
 def test_figure1_starts_lie_on_their_families():
-    assert ls.in_E1(FIGURE1_THETA1, C1, 1e-14)
-    assert not ls.in_E2(FIGURE1_THETA1, C1, 1.0)
-    assert ls.in_E2(FIGURE1_THETA2, C1, 1e-14)
-    assert not ls.in_E1(FIGURE1_THETA2, C1, 1.0)
+    assert ls.distance_to_E1(FIGURE1_THETA1, C1) <= 1e-14
+    assert ls.distance_to_E2(FIGURE1_THETA1, C1) > 1.0
+    assert ls.distance_to_E2(FIGURE1_THETA2, C1) <= 1e-14
+    assert ls.distance_to_E1(FIGURE1_THETA2, C1) > 1.0
     b = np.log(0.6 / 0.4)
     assert FIGURE1_THETA1.v22 == pytest.approx(-b)
     assert FIGURE1_THETA2.v22 == pytest.approx((-1 - b + 0.6 * 2) / (1 - 1.2))
@@ -328,7 +331,7 @@ def test_phi_is_regular_iff_means_are_not_opposite_and_v21_is_not_zero(task):
     singular = AttentionParams(theta.U11, theta.u12, np.zeros(d), theta.v22)
     full = 2 * d + 2
     rank = np.linalg.matrix_rank(effective_jacobian(theta, task))
-    opposite = ls.has_opposite_means(task)
+    opposite = task.has_opposite_means
     assert rank == (full - 1 if opposite else full)
     assert np.linalg.matrix_rank(effective_jacobian(singular, task)) < full
 
@@ -383,9 +386,73 @@ def test_theta2_is_not_morse_bott(task):
     assert np.linalg.norm(change - tangent @ (tangent.T @ change)) < 1e-8
 
 
-def test_tangent_spaces_refuse_opposite_means():
-    with pytest.raises(ValueError, match="expected m_1 != -m_-1"):
-        ls.tangent_theta2(ls.bayes_attention(SYMMETRIC), SYMMETRIC)
+# beyond the paper: the chart (w, v22 + m^T v21, s) is regular where Phi is not
+@pytest.mark.parametrize("task", [SYMMETRIC, SYMMETRIC_LINE, SYMMETRIC_SPACE])
+def test_families_of_the_symmetric_balanced_task(task):
+    d = task.dim
+    theta = ls.theta1_point(task, np.linspace(1.0, -1.5, d))
+    tangent = ls.tangent_theta1(theta, task)
+    assert tangent.shape[1] == d * d + d
+    assert distance_between_spans(ls.hessian_kernel(theta, task), tangent) < 1e-9
+    theta = ls.theta2_point(task, 3.0)
+    tangent, kernel = ls.tangent_theta2(theta, task), ls.hessian_kernel(theta, task)
+    assert tangent.shape[1] == d * d + 1
+    assert kernel.shape[1] == d * d + d + 1
+    assert np.linalg.norm(tangent - kernel @ (kernel.T @ tangent), 2) < 1e-9
+    moved = [ls.theta2_point(task, 3.0 + h).to_vector() for h in (1e-4, -1e-4)]
+    change = (moved[0] - moved[1]) / 2e-4
+    assert np.linalg.norm(change - tangent @ (tangent.T @ change)) < 1e-8
+    # critical heads that are not optimal have a singular U11, zero among them
+    saddle = ls.gate_critical_point(task, 0.0, np.zeros(d))
+    assert not saddle.U11.any()
+    assert np.abs(finite_difference_gradient(saddle, task)).max() < 1e-9
+    assert ls.hessian_spectrum(saddle, task)[0] < -1e-3
+
+
+def test_tangent_spaces_with_opposite_means_and_unequal_priors():
+    with pytest.raises(ValueError, match="Theta1 is empty"):
+        ls.tangent_theta1(ls.bayes_attention(OPPOSITE), OPPOSITE)
+    theta = ls.bayes_attention(OPPOSITE)
+    at_family = ls.theta2_point(OPPOSITE, 2 * OPPOSITE.bayes_score[1] / (2 * 0.3 - 1))
+    tangent = ls.tangent_theta2(at_family, OPPOSITE)
+    assert tangent.shape == (9, 4)
+    kernel = ls.hessian_kernel(at_family, OPPOSITE)
+    assert np.linalg.norm(tangent - kernel @ (kernel.T @ tangent), 2) < 1e-9
+    assert excess_risk(theta, OPPOSITE) < 1e-25
+
+
+def test_pairs_without_reduced_gradient_belong_to_no_head():
+    # E[YX] = 0: at v22 = 0 the slope in v21 is the same for every U11, and not zero
+    task = LDATask([2.0, 0.0], [1.0, 0.0], np.eye(2), 1 / 3)
+    with pytest.raises(ValueError, match=r"critical pair .*E\[YX\]"):
+        ls.gate_critical_point(task, 0.0, [2.149592, 0.0])
+    # elsewhere the same task has a critical head, with a small reduced gradient
+    head = ls.gate_critical_point(task, 6.501959, [0.316473, 0.0])
+    assert np.linalg.norm(risk_gradient(head, task).to_vector()) < 1e-12
+    assert np.abs(finite_difference_gradient(head, task)).max() < 1e-8
+    assert ls.hessian_spectrum(head, task)[0] == pytest.approx(-8.4e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_head_is_returned_where_the_reduced_gradient_vanishes(seed):
+    rng = np.random.default_rng(seed)
+    u, prior = rng.normal(size=2), float(rng.uniform(0.1, 0.9))
+    task = LDATask((1 - prior) * u, prior * u, np.eye(2), prior)
+    with pytest.raises(ValueError, match=r"E\[YX\]|escaped to infinity"):
+        ls.gate_critical_point(task, 0.0, rng.normal(size=2))
+
+
+def test_negative_curvature_needs_a_reduced_gradient():
+    task = LDATask([2.0, 0.0], [1.0, 0.0], np.eye(2), 1 / 3)
+    coin_flip = AttentionParams(np.zeros((2, 2)), [0.5 * 2.149592, 0.0], [0.0, 0.0], 0.0)
+    with pytest.raises(ValueError, match="expected a nonzero reduced gradient"):
+        ls.negative_curvature_direction(coin_flip, task)
+
+
+def test_a_reduced_gradient_that_vanishes_beside_v22_zero_is_refused():
+    task = LDATask([1.5], [1.470775], [[1.0]], 0.45)
+    with pytest.raises(ValueError, match="belongs to no critical head"):
+        ls.gate_critical_point(task, -0.175181, [6.58863])
 
 
 class TestArguments:
@@ -400,12 +467,10 @@ class TestArguments:
     def test_a_wrong_task_is_named(self, task):
         theta, zeta, zero = self.THETA, self.ZETA, np.zeros(2)
         calls = [
-            lambda: ls.has_opposite_means(task),
-            lambda: ls.has_equal_priors(task),
             lambda: ls.E1_point(task, zero),
             lambda: ls.E2_point(task, 1.0),
             lambda: ls.distance_to_E1(zeta, task),
-            lambda: ls.in_E2(theta, task),
+            lambda: ls.distance_to_E2(theta, task),
             lambda: ls.minimizing_sequence(task, zero, 1.0),
             lambda: ls.lift(zeta, task),
             lambda: ls.theta1_point(task, zero),
@@ -442,17 +507,26 @@ class TestArguments:
                 "^saddle: expected AttentionParams",
             ),
             (lambda t: ls.theta2_point(t.TASK, None), "^r: expected real numbers"),
+            (lambda t: effective_params(t.ZETA, t.TASK), "^theta: expected AttentionParams"),
+            (lambda t: effective_jacobian(t.ZETA, t.TASK), "^theta: expected AttentionParams"),
+            (lambda t: pull_back(t.THETA, t.THETA, t.TASK), "^gradient: expected EffectiveParams"),
+            (lambda t: pull_back(t.ZETA, t.ZETA, t.TASK), "^theta: expected AttentionParams"),
+            (lambda t: pull_back(t.ZETA, t.THETA, t.LINE), "^gradient: .* dimension 1, got 2"),
+            (lambda t: t.THETA.head(t.LINE), "^task: expected a task of dimension 2, got 1"),
+            (lambda t: t.THETA.head(None), "^task: expected an LDATask"),
+            (lambda t: ls.hessian_kernel(t.ZETA, t.TASK, -1.0), "^rtol: "),
+            (
+                lambda t: ls.negative_curvature_direction(
+                    ls.gate_critical_point(t.TASK, 3.0, [0.7, -0.8]), t.TASK, [0.0, 0.0]
+                ),
+                "^v21_direction: expected a nonzero vector",
+            ),
             (lambda t: ls.predicted_rate(t.ZETA, t.TASK, rtol=2.5), "^rtol: .* < 1"),
             (
                 lambda t: krylov.conserved_quantity(t.THETA, t.LINE),
                 "^theta: expected the task's dimension 1, got 2",
             ),
             (lambda t: krylov.reduced_metric(None, t.TASK), "^theta: expected AttentionParams"),
-            (lambda t: t.TASK.bayes_gap(None), "^p: expected EffectiveParams"),
-            (
-                lambda t: flow.gradient_flow(t.ZETA, t.TASK, 1.0, progress="x"),
-                "^progress: expected a function or None, got str",
-            ),
         ],
     )
     def test_other_arguments_are_named(self, call, message):

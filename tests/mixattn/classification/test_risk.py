@@ -1,6 +1,8 @@
 """The risk of one attention head on LDA, its excess and derivatives, against independent routes."""
 
+import copy
 import itertools
+import pickle
 from dataclasses import dataclass
 
 import mpmath as mp
@@ -11,21 +13,23 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit, log_expit
 
-from mixattn import population_attention
-from mixattn.classification.integrals import divergence, gate_remainder, jensen_gap
-from mixattn.classification.risk import (
+from mixattn import (
     AttentionParams,
     EffectiveParams,
     LDATask,
     effective_jacobian,
     effective_params,
     excess_risk,
+    gradient_descent,
+    gradient_flow,
     logistic_risk,
+    population_attention,
     risk_and_gradient,
     risk_gradient,
     risk_hessian,
     score,
 )
+from mixattn.integrals.logistic import divergence, gate_remainder, jensen_gap
 
 
 def setting_c1(prior=0.6):
@@ -158,6 +162,9 @@ FAR_LINE = LDATask([10.0], [-10.0], [[1.0]], 0.02)
         (FAR_LINE, EffectiveParams([0.0], 0.0, 0.0, [0.0])),
         (FAR_LINE, EffectiveParams([0.0], -2.0, 5.0, [-20.0])),
         (FAR_LINE, EffectiveParams([20.0], -100.0, 30.0, [0.0])),
+        # steep gates: on which side of the gate each class's mass is decides which panels count
+        (LDATask([10.0], [-10.0], [[1.0]], 0.98), EffectiveParams([-20.0], -90.0, -100.0, [-8.0])),
+        (LDATask([-10.0], [10.0], [[1.0]], 0.98), EffectiveParams([0.0], -89.0, -100.0, [-8.0])),
     ],
 )
 def test_contract_on_the_line(task, params):
@@ -335,6 +342,146 @@ def test_tiny_excess_near_the_constant_gate_family(prior, r, size):
     assert excess_risk(params, task) == pytest.approx(expected, rel=1e-6)
 
 
+def saturated_cases():
+    """Tasks whose gate is near 0, near 1 or nearly linear where one class or both are."""
+    rng = np.random.default_rng(0)
+    for k in range(190):
+        w = (1.01, 1.0, 0.7, 0.3)[k % 4] * rng.choice([-1, 1])
+        middle = rng.uniform(8, 33) * rng.choice([-1, 1])
+        task = LDATask([middle + w / 2], [middle - w / 2], [[1.0]], rng.choice([0.5, 0.4, 0.1]))
+        w, b = task.bayes_score
+        r, s = rng.choice([100.0, -100.0, 3.0]), rng.choice([1.0, -1.0, 0.8])
+        if k % 5 == 0:
+            # a slowly varying gate, and the affine part that compensates its tangent at the middle
+            s = 10.0 ** rng.uniform(-5, -2)
+            gate = expit(task.prior_logit + s * middle)
+            slope = r * gate * (1 - gate) * s
+            yield task, EffectiveParams(w - slope, b - r * gate + slope * middle, r, [s])
+        else:
+            yield task, EffectiveParams(w, b - r * (s * middle > 0), r, [s])
+
+
+def gap_by_definition(params, task, points):
+    """f - f* at points of the line, in 60 digits."""
+    prior = mp.mpf(task.prior_pos)
+    s0 = mp.log(prior / (1 - prior))
+    high, low = mp.mpf(task.mean_pos[0]), mp.mpf(task.mean_neg[0])
+    slope = mp.mpf(params.w[0]) - (high - low)
+    intercept = mp.mpf(params.b) - s0 + (high**2 - low**2) / 2
+    r, s = mp.mpf(params.r), mp.mpf(params.s[0])
+    return [
+        float(slope * x + intercept + r / (1 + mp.exp(-s0 - s * x))) for x in map(mp.mpf, points)
+    ]
+
+
+def test_excess_risk_where_the_gate_is_saturated():
+    # float64 but for the gap itself, which is where the digits are lost
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    nodes, weights = 0.5 * (1 + nodes), 0.5 * weights
+    errors = []
+    for task, params in saturated_cases():
+        step, expected = 0.16, 0.0
+        z = step * np.arange(-90, 91)
+        w, b = task.bayes_score
+        with mp.workdps(60):
+            for prior, mean in zip(task.priors, (task.mean_pos, task.mean_neg), strict=True):
+                x = mean + z
+                gap, bayes = np.array(gap_by_definition(params, task, x)), w * x + b
+                eta = expit(bayes)
+                moved = bayes + np.multiply.outer(nodes, gap)
+                taylor = gap**2 * ((weights * (1 - nodes)) @ (expit(moved) * expit(-moved)))
+                exact = np.logaddexp(0, bayes + gap) - np.logaddexp(0, bayes) - eta * gap
+                kl = np.where(np.abs(gap) < 2, taylor, exact)
+                expected += prior * step * stats.norm.pdf(z) @ kl
+        errors.append(abs(excess_risk(params, task) / expected - 1))
+    assert max(errors) < 1e-6
+
+
+@pytest.mark.parametrize(("middle", "expected"), [(33.0, 1.1483e-25), (30.0, 4.6328e-23)])
+def test_excess_risk_behind_a_gate_that_is_off(middle, expected):
+    task = LDATask([middle + 0.5], [middle - 0.5], [[1.0]], 0.5)
+    params = EffectiveParams(*task.bayes_score, 100.0, [-1.0])
+    assert excess_risk(params, task) == pytest.approx(expected, rel=1e-4)
+    assert excess_risk(params, task) == pytest.approx(mp_excess(params, task, 0.25, 14.0), rel=1e-9)
+    # the same in the plane, with a component across the gate, and in three dimensions
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+    far = middle * turn[0]
+    rotated = LDATask(far + 0.5 * turn[0], far - 0.5 * turn[0], np.eye(3), 0.5)
+    w, b = rotated.bayes_score
+    moved = EffectiveParams(w, b, 100.0, -turn[0])
+    assert excess_risk(moved, rotated) == pytest.approx(expected, rel=1e-3)
+
+
+def test_excess_risk_of_a_slow_gate_far_away():
+    # sigma(v0) is compensated by w and b at the class means 1e6 away along the gate
+    task = LDATask([0.5, 1e6], [-0.5, 1e6], np.eye(2), 0.5)
+    w, b = task.bayes_score
+    s, r = 1e-6, 50.0
+    gate = expit(task.prior_logit + s * 1e6)
+    rise = r * gate * (1 - gate) * s
+    params = EffectiveParams(w - [0.0, rise], b - r * gate + rise * 1e6, r, [0.0, s])
+    assert excess_risk(params, task) == pytest.approx(mp_excess(params, task, 0.5), rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e6, 1e8, 2e9])
+def test_steep_parameters_have_the_limit_of_steps(size):
+    rng = np.random.default_rng(2)
+    task = random_task(3, rng)
+    L = np.linalg.cholesky(task.covariance)
+    bayes = logistic_risk(EffectiveParams(*task.bayes_score, 0.0, np.zeros(3)), task)
+    w, s = size * rng.normal(size=(2, 3))
+    expected = 0.0
+    for label, prior, mean in ((1, 0.3, task.mean_pos), (-1, 0.7, task.mean_neg)):
+        mu, std = -label * (w @ mean - 0.2 * size), np.linalg.norm(L.T @ w)
+        expected += prior * (mu * stats.norm.cdf(mu / std) + std * stats.norm.pdf(mu / std))
+    params = EffectiveParams(w, -0.2 * size, 0.0, s)
+    assert logistic_risk(params, task) == pytest.approx(expected, rel=1e-9)
+    assert excess_risk(params, task) == pytest.approx(expected - bayes, rel=1e-9)
+    # a gate that is a step: the transition's share is of order 1 / size
+    expected = 0.0
+    for label, prior, mean in ((1, 0.3, task.mean_pos), (-1, 0.7, task.mean_neg)):
+        on = stats.norm.cdf((s @ mean) / np.linalg.norm(L.T @ s))
+        expected += prior * (on * np.logaddexp(0, -label * 1.5))
+        expected += prior * ((1 - on) * np.logaddexp(0, label * 0.5))
+    params = EffectiveParams(np.zeros(3), -0.5, 2.0, s)
+    assert logistic_risk(params, task) == pytest.approx(expected, rel=1e-9 + 10 / size)
+    assert excess_risk(params, task) == pytest.approx(expected - bayes, rel=1e-9 + 10 / size)
+
+
+def test_excess_risk_with_a_gate_beyond_every_float():
+    # at the classes the gate's logit is -1e4 or 1e4: the score is affine
+    task = LDATask([1e4 + 0.5], [1e4 - 0.5], [[1.0]], 0.5)
+    w, b = task.bayes_score
+    for s, jump in ((-1.0, 0.0), (1.0, 7.0)):
+        params = EffectiveParams(w, b + 1e-9 - jump, 7.0, [s])
+        affine = EffectiveParams(w, b + 1e-9, 0.0, [s])
+        assert excess_risk(params, task) == pytest.approx(excess_risk(affine, task), rel=1e-2)
+        exact = mp_excess(params, task, step=0.5)
+        assert excess_risk(params, task) == pytest.approx(exact, rel=1e-6)
+
+
+def test_excess_risk_falls_like_the_square_of_a_huge_amplitude():
+    # parameters of the size of R, next to the Bayes score: no difference of risks
+    task, c = setting_c1(), np.array([1.0, -0.5])
+    w, b = task.bayes_score
+    values = []
+    for R in (2e3, 2e4, 2e5):
+        params = EffectiveParams(w - 0.24 * c, b - 0.6 * R, R, c / R)
+        values.append(R**2 * excess_risk(params, task))
+    np.testing.assert_allclose(values, values[-1], rtol=3e-3)
+
+
+@pytest.mark.parametrize("size", [1e12, 1e20, 1e200])
+@pytest.mark.parametrize("field", range(4))
+def test_parameters_without_digits_are_refused(size, field):
+    vector = np.array([0.3, -0.2, 0.5, 1.0, 1.0, 0.7])
+    vector[[0, 2, 3, 4][field]] = size
+    params, task = EffectiveParams.from_vector(vector, 2), setting_c1()
+    for function in (logistic_risk, excess_risk, risk_gradient, risk_hessian):
+        with pytest.raises(ValueError, match=r"^params: expected b, r and, .* at most 1e\+10"):
+            function(params, task)
+
+
 def test_tiny_excess_with_an_ill_conditioned_covariance_on_the_line_of_the_optimum():
     gamma = np.array([[0.5, 0.4999], [0.4999, 0.5]])
     task = LDATask([1.02, 0.98], [-0.4, -0.41], gamma, 0.02)
@@ -443,7 +590,7 @@ def test_pointwise_divergence_keeps_its_relative_accuracy():
 def test_gate_remainder_keeps_its_relative_accuracy(prior):
     s0 = np.log(prior / (1 - prior))
     u = np.array([-800.0, -3.0, -0.99, -1e-3, -1e-8, 1e-5, 0.2, 1.0, 40.0])
-    values = gate_remainder(u, prior, s0)
+    values = gate_remainder(s0, u)
     with mp.workdps(60):
         p = mp.mpf(prior)
         for value, v in zip(values, map(mp.mpf, u), strict=True):
@@ -692,6 +839,19 @@ def test_bayes_score_is_rounded_correctly():
 
 @pytest.mark.claim("S3.1.reduction")
 @pytest.mark.parametrize("dim", [1, 3])
+def test_head_applied_to_the_prompt_law_gives_the_score(dim):
+    rng = np.random.default_rng(dim)
+    task = random_task(dim, rng)
+    theta = random_params(AttentionParams, dim, rng)
+    x = rng.normal(size=(4, 5, dim))
+    queries = np.concatenate([x, np.zeros((4, 5, 1))], axis=-1)
+    output = theta.head(task)(task.prompt_law, queries)
+    assert output.shape == (4, 5, dim + 1)
+    np.testing.assert_allclose(output[..., -1], score(theta, task, x), atol=1e-12)
+
+
+@pytest.mark.claim("S3.1.reduction")
+@pytest.mark.parametrize("dim", [1, 3])
 def test_score_is_the_last_coordinate_of_population_attention(dim):
     rng = np.random.default_rng(dim)
     task = random_task(dim, rng)
@@ -756,15 +916,67 @@ def test_vectors_list_the_fields_in_order_and_matrices_by_rows():
         np.testing.assert_array_equal(back.to_vector(), params.to_vector())
 
 
-def test_everything_is_frozen():
-    task, params = setting_c1(), EffectiveParams([1, 2], 3, 4, [5, 6])
-    with pytest.raises(AttributeError):
-        task.prior_pos = 0.3
-    with pytest.raises(AttributeError):
-        params.b = 1.0
-    for array in (task.mean_pos, task.covariance, params.w, task.bayes_score[0]):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 1.0
+def frozen_values():
+    """One value of each class with its cached factors filled in, and its arrays by name."""
+    task = setting_c1()
+    task.bayes_score, task.separation, task.prompt_law  # noqa: B018
+    for cached in ("priors", "midpoint", "mean_difference", "whitened_difference"):
+        getattr(task, cached)
+    assert task.whitened_midpoint.shape == (2,)
+    theta = AttentionParams([[1, 2], [3, 4]], [5, 6], [7, 8], 9)
+    flow = gradient_flow(EffectiveParams([0.1, 0.2], 0.0, 0.5, [1, 0]), task, 1.0)
+    assert flow.excess_risk.shape == flow.t.shape
+    descent = gradient_descent(theta, task, step_size=0.1, n_steps=2)
+    return [task, EffectiveParams([1, 2], 3, 4, [5, 6]), theta, flow, descent]
+
+
+def arrays_of(value):
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, tuple):
+        return [array for item in value for array in arrays_of(item)]
+    return []
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        lambda value: value,
+        copy.copy,
+        copy.deepcopy,
+        lambda value: pickle.loads(pickle.dumps(value)),
+    ],
+    ids=["original", "copy", "deepcopy", "pickle"],
+)
+@pytest.mark.parametrize("index", range(5))
+def test_values_and_their_copies_are_frozen(index, duplicate):
+    original = frozen_values()[index]
+    value = duplicate(original) if index < 4 else original
+    assert value.__dict__.keys() == original.__dict__.keys()
+    for name, field in original.__dict__.items():
+        for mine, theirs in zip(arrays_of(value.__dict__[name]), arrays_of(field), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+            with pytest.raises(ValueError, match="read-only"):
+                mine[...] = 0.0
+        with pytest.raises(AttributeError):
+            setattr(value, name, field)
+
+
+def test_copies_compute_what_the_original_does():
+    task, params, theta, flow, _ = frozen_values()
+    for duplicate in (copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))):
+        assert excess_risk(duplicate(params), duplicate(task)) == excess_risk(params, task)
+        np.testing.assert_array_equal(duplicate(theta).to_vector(), theta.to_vector())
+        np.testing.assert_array_equal(duplicate(flow).at([0.3, 0.7]), flow.at([0.3, 0.7]))
+        assert duplicate(flow).status is flow.status
+
+
+def test_the_given_arrays_stay_the_callers():
+    mean, vector = np.array([1.0, 0.0]), np.arange(6.0)
+    task, params = LDATask(mean, [0, 1], EYE, 0.5), EffectiveParams.from_vector(vector, 2)
+    mean[0] = vector[0] = 7.0
+    assert task.mean_pos[0] == 1.0
+    assert params.w[0] == 0.0
 
 
 EYE = np.eye(2)
@@ -781,6 +993,9 @@ EYE = np.eye(2)
         (lambda: LDATask([1, 0], [0, 1], np.eye(3), 0.5), r"covariance: expected shape \(2, 2\)"),
         (lambda: LDATask([1, 0], [0, 1], EYE, 1.0), "prior_pos: expected a number > 0 and < 1"),
         (lambda: LDATask([1, 0], [0, 1], EYE, 0), "prior_pos"),
+        (lambda: LDATask([1e200, 0], [0, 1], EYE, 0.5), "mean_pos: expected a mean within 1e"),
+        (lambda: LDATask([0, 1], [0, -1e200], EYE, 0.5), "mean_neg: expected a mean within 1e"),
+        (lambda: score(EffectiveParams([1e300, 0], 0, 0, [0, 0]), setting_c1(), [1e10, 0]), "x: "),
         (lambda: setting_c1().sample(-1, np.random.default_rng()), "n: expected an integer >= 0"),
         (lambda: setting_c1().sample(3, 0), "rng: expected"),
         (lambda: EffectiveParams([1, 2], 0, 0, [1]), r"s: expected shape \(2,\)"),
@@ -790,7 +1005,7 @@ EYE = np.eye(2)
         (lambda: AttentionParams.from_vector(np.zeros(9), 0), "d: expected an integer >= 1"),
         (lambda: logistic_risk([1, 2], setting_c1()), "params: expected AttentionParams or"),
         (lambda: risk_gradient(EffectiveParams([1], 0, 0, [1]), setting_c1()), "dimension 2"),
-        (lambda: effective_params(EffectiveParams([1], 0, 0, [1]), setting_c1()), "params"),
+        (lambda: effective_params(EffectiveParams([1], 0, 0, [1]), setting_c1()), "^theta: exp"),
         (lambda: excess_risk(EffectiveParams([1], 0, 0, [1]), None), "task: expected an LDATask"),
         (lambda: score(EffectiveParams(*[[1, 0], 0, 0, [1, 0]]), setting_c1(), [1.0]), "x: exp"),
     ],
