@@ -27,6 +27,8 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from mixattn.denoising.in_context_training import train_in_context, train_in_context_online  # noqa: E402
+
 from companion.store import read_data, rounded, stamp, write_data  # noqa: E402
 from mixattn import (  # noqa: E402
     AttentionParams,
@@ -57,7 +59,6 @@ from mixattn.denoising.in_context import (  # noqa: E402
     distances_to_solutions,
     excess_by_task,
 )
-from mixattn.denoising.in_context_training import train_in_context, train_in_context_online  # noqa: E402
 
 FOLDER = ROOT / "book" / "data"
 Run = dict[str, Any]

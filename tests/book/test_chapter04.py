@@ -4,7 +4,6 @@ import mpmath
 import numpy as np
 import pytest
 
-from mixattn.classification import landscape as ls
 from mixattn import (
     AttentionParams,
     EffectiveParams,
@@ -13,6 +12,7 @@ from mixattn import (
     risk_gradient,
     risk_hessian,
 )
+from mixattn.classification import landscape as ls
 
 TASK = LDATask([1.5], [-0.2], [[0.8]], 0.7)
 SPACE = LDATask([1.0, 0.0, 0.5], [0.2, -0.4, 0.1], np.diag([1.0, 2.0, 0.5]), 0.35)

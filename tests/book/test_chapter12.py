@@ -3,6 +3,7 @@
 import data
 import numpy as np
 import pytest
+from mixattn.denoising.in_context_training import train_in_context, train_in_context_online
 
 from companion.store import read_data
 from mixattn import GaussianMixture, Head, ResidualMultiHead
@@ -12,7 +13,6 @@ from mixattn.denoising.in_context import (
     distances_to_solutions,
     excess_by_task,
 )
-from mixattn.denoising.in_context_training import train_in_context, train_in_context_online
 
 STORED = read_data("ch12_training", data.FOLDER)
 TRAIN, HELD_OUT = data.in_context_tasks()

@@ -1,7 +1,7 @@
 """Sums and products carried beyond double precision.
 
-On the optimal families f - f* is a difference of numbers that agree in all their digits. What is left
-is computed here from the floats as they were given: products as pairs (rounded value, rounding
+On the optimal families f - f* is a difference of numbers that agree in all their digits. What is
+left is computed here from the floats as they were given: products as pairs (rounded value, rounding
 error), sums by `math.fsum`, which rounds once.
 """
 

@@ -1,9 +1,9 @@
 """The excess risk as the expected divergence between the Bayes posterior and the head's.
 
 One class at a time, x = mean + L (z1 e1 + z2 e2 + z3 e3) with z standard normal: e1 along the gate,
-e2 along the rest of w*, e3 along what is then left of w. Only f depends on z3, as f = A + tau z3, and
-``E KL(f*, A + tau Z) = KL(f*, A) + (E softplus(A + tau Z) - softplus(A))``: two nonnegative terms,
-the second a function of A alone. So at most two variables are left.
+e2 along the rest of w*, e3 along what is then left of w. Only f depends on z3, as f = A + tau z3,
+and ``E KL(f*, A + tau Z) = KL(f*, A) + (E softplus(A + tau Z) - softplus(A))``: two nonnegative
+terms, the second a function of A alone. So at most two variables are left.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ Nodes = tuple[NDArray[np.intp], ...]
 class _ClassScores:
     """f* and f - f* on one class, in its own coordinates z1, z2.
 
-    f - f* is affine plus a function of the gate, in three equal forms (see `_gap_forms`), whose values at
-    the mean and slopes along e1 are given. Across the gate it is affine.
+    f - f* is affine plus a function of the gate, in three equal forms (see `_gap_forms`), whose
+    values at the mean and slopes along e1 are given. Across the gate it is affine.
     """
 
     bayes_offset: float
@@ -140,9 +140,11 @@ def mean_divergence(p: EffectiveParams, task: LDATask) -> float:
 def _gap_forms(p: EffectiveParams, task: LDATask, i: int) -> tuple[FloatArray, FloatArray, float]:
     r"""Expand f - f* about the mean m of a class in three ways, the affine parts summed exactly.
 
-    With v = s0 + s^T m and u = s^T (x - m), f - f* = value + slope^T (x - m) + r h, where h is sigma(v + u), or
-    -sigma(-v - u), or sigma(v + u) - sigma(v) - sigma'(v) u. Where the gate is near 0, near 1 or nearly
-    linear, the gated term is small by itself, and so is then the affine part on the optimal families.
+    With v = s0 + s^T m and u = s^T (x - m), f - f* = value + slope^T (x - m) + r h, where h is
+    sigma(v + u), or
+    -sigma(-v - u), or sigma(v + u) - sigma(v) - sigma'(v) u. Where the gate is near 0, near 1 or
+    nearly linear, the gated term is small by itself, and so is then the affine part on the optimal
+    families.
 
     Returns
     -------
@@ -225,10 +227,11 @@ def _room(logit: FloatArray, swing: float) -> FloatArray:
 
 
 def _across_rule(logit: FloatArray, slope: float, other_slope: float, window: float) -> Rule:
-    """Return nodes and weights of N(0, 1) for z2, for a logit ``logit + slope z2`` steeper than the other.
+    """Return nodes and weights of N(0, 1) for z2, by the steeper logit, ``logit + slope z2``.
 
-    The trapezoidal rule; where that would be long, panels in the logit itself, graded towards its poles.
-    The panel axis and the node axis of z1 come first, of length 1 when the rule is the same for all.
+    The trapezoidal rule; where that would be long, panels in the logit itself, graded towards its
+    poles. The panel axis and the node axis of z1 come first, of length 1 when the rule is the same
+    for all.
     """
     if slope == 0:
         return np.zeros((1, 1, 1)), np.ones((1, 1, 1))

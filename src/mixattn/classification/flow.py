@@ -1,7 +1,7 @@
 r"""Training on the population logistic risk: gradient flow, gradient descent and online SGD.
 
-Section 3.3 and appendix B.13 of the paper. The flow :math:`\dot\theta = -\nabla R(\theta)` is stiff:
-near a minimizer its time scales are the inverses of the Hessian's eigenvalues, and near the
+Section 3.3 and appendix B.13 of the paper. The flow :math:`\dot\theta = -\nabla R(\theta)` is
+stiff: near a minimizer its time scales are the inverses of the Hessian's eigenvalues, and near the
 constant-gate family it slows down algebraically. An implicit integrator with the analytic Jacobian
 :math:`-\nabla^2 R` takes steps that grow with time, so that ten million units of time cost a few
 hundred steps.
@@ -99,7 +99,8 @@ class Trajectory(Frozen):
         Raises
         ------
         ValueError
-            If a time is outside the interval that was integrated (for a stationary end, [0, t_end]).
+            If a time is outside the interval that was integrated (for a stationary end, [0,
+            t_end]).
         """
         times = as_array("t", t, (None,))
         if times.ndim > 1 or times.size == 0:
@@ -144,9 +145,9 @@ def gradient_flow(
 ) -> Trajectory:
     r"""Follow :math:`\dot\theta = -\nabla R(\theta)` from `params` for `t_end` units of time.
 
-    The integrator is LSODA: Adams methods while the flow is not stiff, backward differentiation with
-    the analytic Jacobian when it is. On trajectories to t = 1e7 it needs about half the gradients
-    of Radau IIA at equal accuracy.
+    The integrator is LSODA: Adams methods while the flow is not stiff, backward differentiation
+    with the analytic Jacobian when it is. On trajectories to t = 1e7 it needs about half the
+    gradients of Radau IIA at equal accuracy.
 
     Parameters
     ----------
@@ -380,7 +381,7 @@ def _descend(
     n_steps: int,
     record: Sequence[int] | None,
 ) -> History[Params]:
-    """Descend; beyond the reach of the integrals everything is NaN, and the descent has diverged."""
+    """Descend; beyond the reach of the integrals all is NaN, and the descent has diverged."""
 
     def read(y: FloatArray) -> Params:
         return kind.from_vector(y, task.dim)

@@ -1,9 +1,9 @@
-"""The integrals behind `mixattn.classification.risk`: nodes, weights and moments over the two classes.
+"""The integrals behind `risk`: nodes, weights and moments over the two classes.
 
-Coordinates. With L L^T = Gamma, the vector L^-1 (x - midpoint of the means) is N(+-delta / 2, I) in the
-classes, where delta = L^-1 Dm = L^T w*. Its component along e1, the direction of the gate L^T s, is the outer
-variable t: integrated by the trapezoidal rule where the integrand is smooth, otherwise on
-Gauss-Legendre panels. Everything else is Gaussian given t.
+Coordinates. With L L^T = Gamma, the vector L^-1 (x - midpoint of the means) is N(+-delta / 2, I) in
+the classes, where delta = L^-1 Dm = L^T w*. Its component along e1, the direction of the gate L^T
+s, is the outer variable t: integrated by the trapezoidal rule where the integrand is smooth,
+otherwise on Gauss-Legendre panels. Everything else is Gaussian given t.
 
 Rules are sized from bounds known before any evaluation: the poles of the logistic function in its
 argument, the slopes of the score and of the gate, and where exp(-|logit|) moves the mass.
@@ -46,12 +46,14 @@ LINEAR = 800.0
 STRIPS = 8.0 * 0.8 ** np.arange(20)
 # number of nodes up to which a trapezoidal rule costs less than finding graded panels
 LONGEST_SMOOTH_RULE = 400
-# In a disc that keeps its distance from the poles, exp(-|logit|) may still grow by exp(0.9 |logit|), which
-# the mass of the neighboring panels carries: more nodes a panel than for the density alone.
+# In a disc that keeps its distance from the poles, exp(-|logit|) may still grow by exp(0.9
+# |logit|), which the mass of the neighboring panels carries: more nodes a panel than for the
+# density alone.
 OUTER_NODES = 22
 # labels of the classes, in the order of every class axis below
 LABELS = np.array([1.0, -1.0])
-# where the power of x across plus the order of the derivative is odd: the terms that change sign with y
+# where the power of x across plus the order of the derivative is odd: the terms that change sign
+# with y
 ODD = np.add.outer(np.arange(3), np.arange(3)) % 2 == 1
 
 
@@ -59,15 +61,16 @@ ODD = np.add.outer(np.arange(3), np.arange(3)) % 2 == 1
 class RiskIntegrals:
     r"""Integrals against l(f) = log(1 + exp(-y f)) and its derivatives in f, over both classes.
 
-    The score is f = A(t) + tau Z given t, with tau Z the part of w^T x across e1, so that the inner expectation
-    is one of a logistic function under N(A(t), tau^2), done by `logistic_normal`. In the
-    moments below h is a function of the gate, given by its values at the nodes, and k the order of
-    the derivative; l' = sigma(f) - 1{y = 1} and l'' = sigma'(f) (Lemma B.7).
+    The score is f = A(t) + tau Z given t, with tau Z the part of w^T x across e1, so that the inner
+    expectation is one of a logistic function under N(A(t), tau^2), done by `logistic_normal`. In
+    the moments below h is a function of the gate, given by its values at the nodes, and k the order
+    of the derivative; l' = sigma(f) - 1{y = 1} and l'' = sigma'(f) (Lemma B.7).
 
     Attributes
     ----------
     gate : ndarray, shape (order + 2, n)
-        softplus, sigma, sigma' and sigma'' of s0 + s^T x at the nodes, as far as `order` needs them.
+        softplus, sigma, sigma' and sigma'' of s0 + s^T x at the nodes, as far as `order` needs
+        them.
     position : ndarray, shape (n,)
         Component e1^T L^-1 x at the nodes.
     inner : ndarray, shape (order + 1, order + 1, 2, n)
@@ -148,7 +151,8 @@ class _Profile:
 def risk_integrals(p: EffectiveParams, task: LDATask, order: int) -> RiskIntegrals:
     """Place the nodes for the risk (order 0), its gradient (1) or its Hessian (2).
 
-    A derivative of order k of the score brings at most k factors of x, hence moments of that degree.
+    A derivative of order k of the score brings at most k factors of x, hence moments of that
+    degree.
     """
     L, center = task.cholesky, task.whitened_midpoint
     w, s = whitened_slopes(p, task)
@@ -200,7 +204,7 @@ def whitened_slopes(p: EffectiveParams, task: LDATask) -> tuple[FloatArray, Floa
 
 
 def _loss_moments(mean: FloatArray, tau: float, across: FloatArray, order: int) -> FloatArray:
-    """Return E[(e2^T L^-1 x)^j l^(k)(f) | t], shape (order + 1, order + 1, 2, n), f ~ N(mean, tau^2)."""
+    """Return E[(e2^T L^-1 x)^j l^(k)(f) | t], shape (order + 1, order + 1, 2, n)."""
     # l(f) = softplus(-y f): in terms of -y f the noise across has the sign of -y too
     sign = -LABELS[:, None]
     logits = (sign * mean).ravel()
@@ -209,7 +213,8 @@ def _loss_moments(mean: FloatArray, tau: float, across: FloatArray, order: int) 
     if np.abs(logits).max() <= reach:
         moments = logistic_normal(logits, tau, order, order, offsets)
     else:
-        # where the noise does not reach the sign change, l is linear: no nodes for what lies between
+        # where the noise does not reach the sign change, l is linear: no nodes for what lies
+        # between
         reached = np.clip(logits, -reach, reach)
         moments = logistic_normal(reached, tau, order, order, offsets)
         powers = np.stack([np.ones_like(offsets), offsets, offsets**2 + 1])[: order + 1]
@@ -220,7 +225,7 @@ def _loss_moments(mean: FloatArray, tau: float, across: FloatArray, order: int) 
 
 
 def _smooth_rule(profile: _Profile) -> Rule | None:
-    """Return the trapezoidal rule in t, or None if the integrand's strip is too narrow for it to be short.
+    """Return the trapezoidal rule in t, or None if too narrow a strip would make it long.
 
     In the strip of half-width a, the mean A(t) has an imaginary part of at most
     ``|slope| a + |r| tan(|gate_slope| a / 2) / 2``.
@@ -243,14 +248,15 @@ def _smooth_rule(profile: _Profile) -> Rule | None:
 
 
 def _graded_rule(profile: _Profile, order: int) -> Rule:
-    """Return Gauss-Legendre panels in t, graded towards the gate and the sign changes of the score."""
+    """Return Gauss-Legendre panels in t, graded towards gate and sign changes of the score."""
     slope, gate_slope, tau = abs(profile.slope), abs(profile.gate_slope), profile.tau
 
     def fits(center: FloatArray, half: FloatArray) -> NDArray[np.bool_]:
         radius = ELLIPSE * half
         gate = profile.gate(center)
         change = slope * radius + abs(profile.r) * gate_change(gate, gate_slope * radius)
-        # averaging over N(0, tau^2) moves the poles away: in the disc it grows by exp(1.5^2 / 2) only
+        # averaging over N(0, tau^2) moves the poles away: in the disc it grows by exp(1.5^2 / 2)
+        # only
         room = np.maximum(np.hypot(profile.mean(center), np.pi).min(axis=0), 1.5 * tau)
         return (gate_slope * radius <= MARGIN * np.hypot(gate, np.pi)) & (change <= MARGIN * room)
 
@@ -268,8 +274,8 @@ def _bulk(
     r"""Say which panels carry mass of some integrand: density times loss factor times gate factor.
 
     The loss factor is the average of softplus or sigma of loss_logit + tau Z, or of sigma', which
-    decays in \|loss_logit\|; the gate factor is 1, sigma or sigma', or for the Hessian a square of these.
-    The class axis comes first.
+    decays in \|loss_logit\|; the gate factor is 1, sigma or sigma', or for the Hessian a square of
+    these. The class axis comes first.
     """
     decay = smoothed_decay(np.abs(loss_logit), tau)
     loss = np.stack([np.where(loss_logit < 0, decay, 0.0), decay])
@@ -292,7 +298,7 @@ def unit(v: FloatArray) -> FloatArray:
 
 
 def orthogonal_part(v: FloatArray, axis: FloatArray) -> FloatArray:
-    """Return v - (axis^T v) axis, orthogonal to rounding, and zero when v is parallel to the axis."""
+    """Return v - (axis^T v) axis, orthogonal to rounding; zero when v is parallel to the axis."""
     rest = v - (axis @ v) * axis
     rest = rest - (axis @ rest) * axis
     negligible = 4 * np.finfo(float).eps * np.abs(v).max()

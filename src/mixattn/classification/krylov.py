@@ -1,7 +1,7 @@
 r"""The symmetric balanced task and the invariant Krylov subspace of its gradient flow.
 
-Section 3.3 and appendix B.9-B.12 of the paper. With ``m_1 = -m_-1 = m`` and ``pi_+ = 1/2``, let K be
-the Krylov space of (Gamma, m) and
+Section 3.3 and appendix B.9-B.12 of the paper. With ``m_1 = -m_-1 = m`` and ``pi_+ = 1/2``, let K
+be the Krylov space of (Gamma, m) and
 
 .. math::
     I_K = \{u_{12} = 0,\; v_{22} = 0,\; v_{21} \in K^\perp,\; U_{11} P_K = 0\}.
@@ -175,7 +175,7 @@ def distance_to_invariant_subspace(theta: AttentionParams, task: LDATask) -> flo
 
 
 def conserved_quantity(theta: AttentionParams, task: LDATask, C: ArrayLike | None = None) -> float:
-    r"""Invariant :math:`\mathrm{tr}\, C (U_{11}^\top U_{11} - v_{21} v_{21}^\top)` of the flow on I_K.
+    r"""Invariant :math:`\mathrm{tr}\, C (U_{11}^\top U_{11} - v_{21} v_{21}^\top)` on I_K.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def conserved_quantity(theta: AttentionParams, task: LDATask, C: ArrayLike | Non
 
 
 def expected_positive_part(mean: float, std: float) -> float:
-    r""":math:`E[\max(X, 0)]` for a Gaussian: :math:`\mu \Phi(\mu/s) + s \varphi(\mu/s)` (Lemma B.6).
+    r""":math:`E[\max(X, 0)] = \mu \Phi(\mu/s) + s \varphi(\mu/s)`, X Gaussian (Lemma B.6).
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def expected_positive_part(mean: float, std: float) -> float:
 
 
 def coercivity_constant(task: LDATask) -> float:
-    r"""Constant of Lemma B.32: :math:`L(w) \geq C_1 |w|` for every w, in the symmetric balanced task.
+    r"""Constant of Lemma B.32: :math:`L(w) \geq C_1 |w|` in the symmetric balanced task.
 
     :math:`C_1 = \lambda_{\min}(\Gamma)^{1/2} \min_{|t| \leq M} (t \Phi(t) + \varphi(t))` with
     :math:`M = (m^\top \Gamma^{-1} m)^{1/2}`; the function increases, so its minimum is at -M.
@@ -357,8 +357,8 @@ def figure45_starts(
     gaussian : AttentionParams
         Figure 4: all entries are independent standard normal.
     near_krylov : AttentionParams
-        Figure 5: ``v21`` is standard normal, everything else zero. It is near I_K but not in it: ``v21``
-        has a component along the mean.
+        Figure 5: ``v21`` is standard normal, everything else zero. It is near I_K but not in it:
+        ``v21`` has a component along the mean.
 
     Raises
     ------

@@ -361,10 +361,10 @@ def gate_critical_point(task: LDATask, v22: float, s: ArrayLike) -> AttentionPar
     With :math:`v_{21} = 0` the score is :math:`v_{22} \tanh((s_0 + s^\top x) / 2)`. At a critical
     point of the risk in :math:`(v_{22}, s)` the gradient in :math:`v_{21}` is
     :math:`\Gamma U_{11}^\top g + (m_1 + m_{-1}) \partial_r R` with :math:`g = \nabla_w R`. If
-    :math:`g \neq 0` it is made to vanish by the :math:`U_{11}` of least norm; if :math:`g = 0` and the means
-    are not opposite, no head with this pair is critical, whatever :math:`U_{11}` is. (Lemma B.16 shows
-    :math:`g \neq 0` only at heads that are critical already; the converse is not in the paper.) At
-    :math:`v_{22} = 0`, :math:`g = -E[YX]/2` for every s.
+    :math:`g \neq 0` it is made to vanish by the :math:`U_{11}` of least norm; if :math:`g = 0` and
+    the means are not opposite, no head with this pair is critical, whatever :math:`U_{11}` is.
+    (Lemma B.16 shows :math:`g \neq 0` only at heads that are critical already; the converse is not
+    in the paper.) At :math:`v_{22} = 0`, :math:`g = -E[YX]/2` for every s.
 
     Parameters
     ----------
@@ -447,8 +447,8 @@ def _on_gate(pair: FloatArray) -> EffectiveParams:
 def _no_head(task: LDATask, pair: FloatArray, slopes: EffectiveParams) -> str:
     label_mean = task.prior_pos * task.mean_pos - (1 - task.prior_pos) * task.mean_neg
     return (
-        f"start: the critical pair (v22, s) = {pair.tolist()} belongs to no critical head, or to none "
-        f"that floats resolve: expected a reduced gradient g in w that is not zero, got "
+        f"start: the critical pair (v22, s) = {pair.tolist()} belongs to no critical head, or to "
+        f"none that floats resolve: expected a reduced gradient g in w that is not zero, got "
         f"|g| = {np.linalg.norm(slopes.w):.2g} (at v22 = 0, g = -E[YX]/2, and |E[YX]| = "
         f"{np.linalg.norm(label_mean):.2g})"
     )
@@ -457,12 +457,13 @@ def _no_head(task: LDATask, pair: FloatArray, slopes: EffectiveParams) -> str:
 def negative_curvature_direction(
     saddle: AttentionParams, task: LDATask, v21_direction: ArrayLike | None = None
 ) -> AttentionParams:
-    r"""Return a unit direction of negative curvature at a critical point with ``v21 = 0`` (Lemma B.22).
+    r"""Return a unit direction of negative curvature where ``v21 = 0`` (Lemma B.22).
 
     It is the combination of :math:`h_0 = (0, 0, \delta v_{21}, 0)` and
-    :math:`h_1 = (-g (\Gamma \delta v_{21})^\top, g\, (\Gamma \delta v_{21})^\top \Delta m / 2, 0, 0)`,
-    :math:`g = \nabla_w R`, where the curvature is least. The curvature along :math:`h_0 + t h_1` is
-    :math:`C - 2 t |g|^2 |\Gamma \delta v_{21}|^2`, so that it is negative there.
+    :math:`h_1 = (-g (\Gamma \delta v_{21})^\top, g\, (\Gamma \delta v_{21})^\top \Delta m / 2, 0,
+    0)`, :math:`g = \nabla_w R`, where the curvature is least. The curvature along
+    :math:`h_0 + t h_1` is :math:`C - 2 t |g|^2 |\Gamma \delta v_{21}|^2`, so that it is negative
+    there.
 
     Parameters
     ----------
@@ -588,8 +589,8 @@ def tangent_theta2(theta: AttentionParams, task: LDATask) -> FloatArray:
     r"""Orthonormal basis of the tangent space of Theta2.
 
     It is the preimage under the differential of Phi of the tangent line of E2 (Corollary B.31).
-    With opposite means r = -2b: the line is free if the priors are equal, and not met otherwise (not in
-    the paper).
+    With opposite means r = -2b: the line is free if the priors are equal, and not met otherwise
+    (not in the paper).
 
     Parameters
     ----------
@@ -599,7 +600,8 @@ def tangent_theta2(theta: AttentionParams, task: LDATask) -> FloatArray:
 
     Returns
     -------
-    ndarray, shape (d^2 + 2d + 1, d^2), or (d^2 + 2d + 1, d^2 + 1) with opposite means and equal priors
+    ndarray, shape (d^2 + 2d + 1, d^2), or (d^2 + 2d + 1, d^2 + 1) with opposite means and equal
+    priors
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The scores of one attention head on the classification task, in two parametrizations.
 
-A head reads the prompt law of labeled tokens (X, Y) and a query (x, 0); its last output coordinate is
+A head reads the prompt law of labeled tokens (X, Y) and a query (x, 0); its last output is
 
     f(x) = w^T x + b + r sigma(s0 + s^T x),          s0 = log(pi_+ / (1 - pi_+)),
 
@@ -144,13 +144,14 @@ Params = TypeVar("Params", AttentionParams, EffectiveParams)
 
 
 def check_params(params: object, task: object, *kinds: type, name: str = "params") -> None:
-    """Raise ValueError unless `params` is of one of the kinds, `task` is a task, and dimensions match."""
+    """Raise ValueError unless `params` is of one of the kinds and fits the task."""
     dim = as_lda_task(task).dim
     if not isinstance(params, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise ValueError(f"{name}: expected {expected}, got {type(params).__name__}")
-    if params.dim != dim:  # type: ignore[attr-defined]
-        raise ValueError(f"{name}: expected the task's dimension {dim}, got {params.dim}")  # type: ignore[attr-defined]
+    given: int = params.dim  # type: ignore[attr-defined]
+    if given != dim:
+        raise ValueError(f"{name}: expected the task's dimension {dim}, got {given}")
 
 
 def as_effective(

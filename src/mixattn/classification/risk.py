@@ -1,9 +1,10 @@
-"""The logistic risk of one attention head on the classification task, and its derivatives (section 3).
+"""The logistic risk of one attention head and its derivatives (section 3).
 
 Everything here is a function of the effective coordinates (w, b, r, s), pulled back to the head's
-own coordinates by the chain rule. Each expectation over a class is one integral over the gate's direction
-of an expectation of a logistic function under a one-dimensional Gaussian (`risk_integrals`), so the number
-of nodes does not depend on d, and the only work that does is a product with a Cholesky factor.
+own coordinates by the chain rule. Each expectation over a class is one integral over the gate's
+direction of an expectation of a logistic function under a one-dimensional Gaussian
+(`risk_integrals`), so the number of nodes does not depend on d, and the only work that does is a
+product with a Cholesky factor.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from mixattn.classification.params import (
 )
 from mixattn.classification.task import LDATask
 
-# Logits of this size make the divergence's third variable expensive, and the risk far from the Bayes risk.
+# Logits of this size make the divergence's third variable expensive, and the risk far from the
+# Bayes risk.
 STEEP = 1e3
 DISTINCT = 0.01
 
@@ -47,7 +49,8 @@ def logistic_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> f
     Raises
     ------
     ValueError
-        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed 1e10.
+        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed
+        1e10.
     """
     return risk_integrals(as_effective(params, task), task, order=0).risk()
 
@@ -57,11 +60,13 @@ def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> flo
     r"""Return R(f) - R(f*) as the expected divergence between the posteriors (Lemma B.4).
 
     .. math::
-        R(f) - R(f^*) = \mathbb E\, \mathrm{KL}\big(\mathrm{Ber}(\sigma(f^*(X))) \,\|\, \mathrm{Ber}(\sigma(f(X)))\big)
+        R(f) - R(f^*) = \mathbb E\, \mathrm{KL}\big(\mathrm{Ber}(\sigma(f^*(X))) \,\|\,
+        \mathrm{Ber}(\sigma(f(X)))\big)
 
-    Every term is nonnegative and accurate relative to itself, so the value is too, however small. Only
-    for logits beyond 1e3 and risks that differ in their leading digits is it their difference. Attention parameters are first mapped to effective ones in
-    floating point, which perturbs the score by rounding.
+    Every term is nonnegative and accurate relative to itself, so the value is too, however small.
+    Only for logits beyond 1e3 and risks that differ in their leading digits is it their difference.
+    Attention parameters are first mapped to effective ones in floating point, which perturbs the
+    score by rounding.
 
     Parameters
     ----------
@@ -76,7 +81,8 @@ def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> flo
     Raises
     ------
     ValueError
-        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed 1e10.
+        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed
+        1e10.
     """
     p = as_effective(params, task)
     if max(np.abs(slope).max() for slope in (*whitened_slopes(p, task), p.b, p.r)) > STEEP:
@@ -91,10 +97,10 @@ def excess_risk(params: AttentionParams | EffectiveParams, task: LDATask) -> flo
 def risk_gradient(params: Params, task: LDATask) -> Params:
     """Return the gradient of `logistic_risk`.
 
-    In effective coordinates it is E[(sigma(f) - 1{Y = 1}) Df] (Lemmas B.7 and B.9), summed class by class:
-    two-dimensional integrals, where the equal E[(sigma(f) - eta) Df] needs a third variable for eta. In
-    attention coordinates it is the pullback DPhi^T of that (Lemmas B.10 and B.15). It costs
-    O(d^2 + nodes).
+    In effective coordinates it is E[(sigma(f) - 1{Y = 1}) Df] (Lemmas B.7 and B.9), summed class by
+    class: two-dimensional integrals, where the equal E[(sigma(f) - eta) Df] needs a third variable
+    for eta. In attention coordinates it is the pullback DPhi^T of that (Lemmas B.10 and B.15). It
+    costs O(d^2 + nodes).
 
     Parameters
     ----------
@@ -109,7 +115,8 @@ def risk_gradient(params: Params, task: LDATask) -> Params:
     Raises
     ------
     ValueError
-        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed 1e10.
+        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed
+        1e10.
     """
     return risk_and_gradient(params, task)[1]
 
@@ -132,7 +139,8 @@ def risk_and_gradient(params: Params, task: LDATask) -> tuple[float, Params]:
     Raises
     ------
     ValueError
-        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed 1e10.
+        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed
+        1e10.
     """
     p = as_effective(params, task)
     integrals = risk_integrals(p, task, order=1)
@@ -160,7 +168,8 @@ def risk_hessian(params: AttentionParams | EffectiveParams, task: LDATask) -> Fl
     Raises
     ------
     ValueError
-        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed 1e10.
+        If an argument is not as above, dimensions differ, or b, r or the whitened w or s exceed
+        1e10.
     """
     p = as_effective(params, task)
     integrals = risk_integrals(p, task, order=2)

@@ -2,8 +2,8 @@ r"""Expectations of any function under a Gaussian mixture, with an estimate of t
 
 Up to three dimensions a tensor trapezoidal rule is refined until it settles: for an analytic
 integrand against a Gaussian it converges geometrically. The grids have no nodes in common, so that
-what oscillates or hides between the nodes of one is seen by the next; random points look for what they
-all miss, as long as it holds a ten-thousandth of the mass. Beyond, scrambled Sobol
+what oscillates or hides between the nodes of one is seen by the next; random points look for what
+they all miss, as long as it holds a ten-thousandth of the mass. Beyond, scrambled Sobol
 points are used and the error is read off independent scramblings: three to five digits, not more.
 """
 

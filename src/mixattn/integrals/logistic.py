@@ -1,6 +1,7 @@
 """Logistic functions: divergences and remainders without cancellation, and their Gaussian averages.
 
-What is not called a bound, a scale or a decay is accurate relative to its value, however small that is.
+What is not called a bound, a scale or a decay is accurate relative to its value, however small that
+is.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def divergence(logit: FloatArray, gap: FloatArray) -> FloatArray:
     r"""Return KL(Ber(sigma(logit)) \| Ber(sigma(logit + gap))).
 
     It is ``softplus(f) - softplus(f*) - sigma(f*) gap``, and for a small gap Taylor's remainder
-    ``gap^2 int_0^1 (1 - u) sigma'(f* + u gap) du`` by Gauss-Jacobi. Changing all signs changes nothing.
+    ``gap^2 int_0^1 (1 - u) sigma'(f* + u gap) du`` by Gauss-Jacobi. Changing all signs changes
+    nothing.
     """
     gap = np.where(logit > 0, -gap, gap)
     low = -np.abs(logit)
@@ -90,7 +92,8 @@ def jensen_gap(mean: FloatArray, std: float) -> FloatArray:
     """
     if std < SMALL_STD:
         return 0.5 * std**2 * logistic_derivatives(mean, 2)[2]
-    # even in the mean; beyond, where `smoothed_decay` exceeds 600, smaller than any divergence that matters
+    # even in the mean; beyond, where `smoothed_decay` exceeds 600, smaller than any divergence that
+    # matters
     farthest = 600.0 + 0.5 * std**2 if std**2 < 1200.0 else std * np.sqrt(1200.0)
     away = np.minimum(np.abs(mean), farthest)
     intervals = away.max() / SPLINE_STEP
@@ -123,6 +126,6 @@ def jensen_scale(mean: FloatArray, std: float) -> FloatArray:
 
 
 def smoothed_decay(away: FloatArray, std: float) -> FloatArray:
-    """Return -log E exp(-(away + std Z)^+) up to a few units: a Gaussian tail, then an exponential."""
+    """Return -log E exp(-(away + std Z)^+), roughly: a Gaussian tail, then an exponential."""
     gaussian = 0.5 * (np.minimum(away, std**2) / std) ** 2 if std > 0 else 0.0
     return gaussian + np.maximum(away - std**2, 0.0)
