@@ -27,22 +27,21 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from mixattn.denoising.in_context_training import train_in_context, train_in_context_online  # noqa: E402
-
 from companion.store import read_data, rounded, stamp, write_data  # noqa: E402
 from mixattn import (  # noqa: E402
     AttentionParams,
     DenoisingTask,
     EffectiveParams,
+    GatedMap,
     GaussianMixture,
     Head,
     LDATask,
     MultiHead,
-    best_single_head,
     effective_params,
     gradient_flow,
     in_context_denoiser,
     online_sgd,
+    random_heads,
     risk_hessian,
     softmax_attention,
     train_quasi_newton,
@@ -52,13 +51,13 @@ from mixattn.classification.flow import fit_exponential_rate  # noqa: E402
 from mixattn.classification.krylov import figure45_starts  # noqa: E402
 from mixattn.classification.landscape import E2_point, lift  # noqa: E402
 from mixattn.denoising.in_context import (  # noqa: E402
-    EffectiveLayer,
     InContextLaw,
     InContextTasks,
     ResidualParams,
     distances_to_solutions,
     excess_by_task,
 )
+from mixattn.denoising.training import train_in_context, train_in_context_online  # noqa: E402
 
 FOLDER = ROOT / "book" / "data"
 Run = dict[str, Any]
@@ -319,17 +318,19 @@ def training_run(plan: Run) -> Run:
     p, seed = TRAINING, plan["seed"]
     mixture = GaussianMixture(p["weights"], p["means"], p["gamma"] ** 2 * np.eye(2))
     task = DenoisingTask(mixture, p["xi"] ** 2)
+    first = random_heads(2, p["n_heads"], np.random.default_rng([seed, 0]))
     if plan["kind"] == "sgd":
         names = ("n_steps", "batch_size", "step_size", "clip_norm", "record_every")
-        run = train_sgd(task, p["n_heads"], seed=seed, **{name: p[name] for name in names})
+        options = {name: p[name] for name in names}
+        run = train_sgd(task, first, np.random.default_rng([seed, 1]), **options)
         return {"seed": seed, "status": run.status, "excess_risk": rounded(run.excess_risk)}
     options = {name: p[name] for name in ("max_steps", "target")}
-    run = train_quasi_newton(task, p["n_heads"], seed=seed, **options)
+    run = train_quasi_newton(task, first, **options)
     start, end = rounded(run.excess_risk[[0, -1]])
     steps = int(run.steps[-1])
     entry = {"seed": seed, "status": run.status, "iterations": steps, "start": start, "end": end}
     if end > STALLED:
-        entry["heads"] = [[head.U.tolist(), head.V.tolist()] for head in run.denoiser.heads]
+        entry["heads"] = [[head.U.tolist(), head.V.tolist()] for head in run.final.heads]
     return entry
 
 
@@ -354,11 +355,11 @@ def single_head_run(plan: Run) -> Run:
     task = DenoisingTask(mixture, xi2)
     e = np.array([1.0, -1.0]) / np.sqrt(2.0)
     exchange = np.eye(2) - 2.0 * np.outer(e, e)
-    start = MultiHead([Head(exchange / c, 0.5 * exchange)])
-    ends = [train_quasi_newton(task, initial=start, max_steps=max_steps)]
-    # the search adds the start (S^-1, I/2) to the random ones
-    n_starts = 1 + p["random_starts"]
-    ends += best_single_head(task, n_starts=n_starts, seed=0, max_steps=max_steps).runs
+    starts = [MultiHead([Head(matrix / c, 0.5 * matrix)]) for matrix in (exchange, np.eye(2))]
+    starts += [
+        random_heads(2, 1, np.random.default_rng([seed, 0])) for seed in range(p["random_starts"])
+    ]
+    ends = [train_quasi_newton(task, start, max_steps=max_steps) for start in starts]
     values = np.array([run.excess_risk[-1] for run in ends])
     best = values.min()
     agreeing = int(np.sum(values <= best * (1 + 1e-4) + 1e-12))
@@ -545,7 +546,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 # Runs that end above this excess are kept with their parameters.
 UNFINISHED = 1e-12
-RAW_AND_EFFECTIVE = {"raw": ResidualParams, "effective": EffectiveLayer}
+RAW_AND_EFFECTIVE = {"raw": ResidualParams, "effective": GatedMap}
 
 
 def in_context_law(dim: int = 2) -> InContextLaw:
@@ -611,13 +612,13 @@ def _options(kind: str, *names: str) -> dict[str, Any]:
 
 def _end(run: Any, seed: int, held_out: InContextTasks, *, sheets: bool = True) -> Run:
     """Where a run ended: excess in training and held out, nearest exact layer, parameters."""
-    layer = run.effective
+    layer = run.final if isinstance(run.final, GatedMap) else run.final.effective
     entry = {
         "seed": seed,
         "status": run.status,
         "steps": int(run.steps[-1]),
-        "start": rounded(run.excess[0], 5),
-        "end": rounded(run.excess[-1], 5),
+        "start": rounded(run.excess_risk[0], 5),
+        "end": rounded(run.excess_risk[-1], 5),
         "held_out": rounded(excess_by_task(layer, held_out).mean(), 5),
     }
     if sheets:
@@ -625,7 +626,7 @@ def _end(run: Any, seed: int, held_out: InContextTasks, *, sheets: bool = True) 
         distances = distances_to_solutions(layer, *variances)
         nearest = min(distances, key=distances.get)
         entry |= {"nearest": nearest, "distance": rounded(distances[nearest], 5)}
-    if run.excess[-1] > UNFINISHED or not sheets:
+    if run.excess_risk[-1] > UNFINISHED or not sheets:
         entry["layer"] = rounded(layer.to_vector(), 10)
     return entry
 
@@ -646,7 +647,7 @@ def _online_runs(plan: Run) -> Run:
     runs = train_in_context_online(
         in_context_law(),
         [in_context_start(ResidualParams, 2, seed, plan["scale"]) for seed in seeds],
-        seeds,
+        [np.random.default_rng([seed, 1]) for seed in seeds],
         record_tasks=held_out,
         step_size=plan["step_size"],
         **_options(
@@ -657,8 +658,8 @@ def _online_runs(plan: Run) -> Run:
     for seed, run in zip(seeds, runs, strict=True):
         entry = _end(run, seed, held_out)
         entry.pop("layer", None)
-        entry["raw"] = rounded(run.params.to_vector(), 10)
-        entry["excess"] = rounded(run.excess, 4)
+        entry["raw"] = rounded(run.final.to_vector(), 10)
+        entry["excess"] = rounded(run.excess_risk, 4)
         rows.append(entry)
     setting = {"scale": plan["scale"], "step_size": plan["step_size"]}
     return setting | {"steps": runs[0].steps.tolist(), "runs": rows}
@@ -667,8 +668,8 @@ def _online_runs(plan: Run) -> Run:
 def _plain_run(plan: Run) -> Run:
     """Two heads without a residual: A is held at zero."""
     train, held_out = in_context_tasks()
-    first = in_context_start(EffectiveLayer, 2, plan["seed"], LAYERS["plain"]["scale"])
-    start = EffectiveLayer(0 * first.A, first.P, first.U)
+    first = in_context_start(GatedMap, 2, plan["seed"], LAYERS["plain"]["scale"])
+    start = GatedMap(0 * first.A, first.P, first.U)
     options = _options("plain", "order", "max_steps")
     run = train_in_context(train, start, residual=False, **options)
     return _end(run, plan["seed"], held_out, sheets=False)
@@ -686,7 +687,7 @@ def _space_run(plan: Run) -> Run:
 def _few_tasks_run(plan: Run) -> Run:
     """Training on few tasks, in effective coordinates."""
     train, held_out = in_context_tasks()
-    start = in_context_start(EffectiveLayer, 2, plan["seed"], LAYERS["few_tasks"]["scale"])
+    start = in_context_start(GatedMap, 2, plan["seed"], LAYERS["few_tasks"]["scale"])
     options = _options("few_tasks", "order", "max_steps")
     run = train_in_context(train.first(plan["count"]), start, **options)
     return _end(run, plan["seed"], held_out)
@@ -719,7 +720,7 @@ def _one_head_online_runs(plan: Run) -> list[Run]:
     runs = train_in_context_online(
         InContextLaw(2, 1 - xi2, xi2, SETTING["radius"], SETTING["weight"]),
         [_one_head_start(seed) for seed in seeds],
-        seeds,
+        [np.random.default_rng([seed, 1]) for seed in seeds],
         record_tasks=held_out,
         **_options("one_head", "n_steps", "step_size"),
         **_options("online", "n_tasks", "n_queries", "clip_norm", "record_every", "order"),
@@ -730,9 +731,9 @@ def _one_head_online_runs(plan: Run) -> list[Run]:
 def _one_head_end(run: Any, held_out: InContextTasks) -> Run:
     return {
         "status": run.status,
-        "end": rounded(run.excess[-1], 5),
-        "held_out": rounded(excess_by_task(run.params, held_out).mean(), 5),
-        "raw": rounded(run.params.to_vector(), 10),
+        "end": rounded(run.excess_risk[-1], 5),
+        "held_out": rounded(excess_by_task(run.final, held_out).mean(), 5),
+        "raw": rounded(run.final.to_vector(), 10),
     }
 
 

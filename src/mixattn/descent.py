@@ -16,7 +16,7 @@ import numpy as np
 import scipy.optimize
 from numpy.typing import ArrayLike, NDArray
 
-from mixattn._checks import FloatArray, Frozen, as_array, as_integer, as_scalar
+from mixattn._checks import FloatArray, Frozen, as_array, as_integer, as_scalar, is_finite
 
 P = TypeVar("P")
 Reader = Callable[[FloatArray], P]
@@ -192,11 +192,18 @@ def quasi_newton(
     target = as_scalar("target", target, at_least=0.0)
     points = [as_array("start", start, ("p",))]
     with np.errstate(over="ignore", invalid="ignore"):
+
+        def bounded(point: FloatArray) -> tuple[float, FloatArray]:
+            # a line search may overflow: nothing is known out there, so it must turn back
+            return objective(point) if is_finite(point) else (np.inf, np.zeros_like(point))
+
         values = [float(objective(points[0])[0])]
         if not np.isfinite(values[0]):
             raise ValueError(f"start: expected a point of finite excess risk, got {values[0]}")
 
         def record(intermediate_result: Any) -> None:
+            if not np.isfinite(intermediate_result.fun):
+                raise StopIteration  # a step into an overflow: start afresh from the point before
             values.append(float(intermediate_result.fun))
             points.append(np.array(intermediate_result.x))
             if values[-1] <= target:
@@ -205,7 +212,7 @@ def quasi_newton(
         status = Status.BELOW_TARGET if values[0] <= target else None
         while status is None:
             before = values[-1]
-            _bfgs(objective, points[-1], record, max_steps + 1 - len(values))
+            _bfgs(bounded, points[-1], record, max_steps + 1 - len(values))
             if values[-1] <= target:
                 status = Status.BELOW_TARGET
             elif len(values) > max_steps:
@@ -334,6 +341,29 @@ def descend_together(
     steps = _steps_to_record(record, n_steps)
     if clip_norm is not None:
         clip_norm = as_scalar("clip_norm", clip_norm, above=0.0)
+    end, alive, records = _walk(gradient, excess_risk, theta, step_size, n_steps, steps, clip_norm)
+    return [
+        _history(
+            [(excess[run], point[run]) for on, excess, point in records if on[run]],
+            steps,
+            theta[run],
+            end[run] if alive[run] else None,
+            read,
+        )
+        for run in range(len(theta))
+    ]
+
+
+def _walk(
+    gradient: Callable[[FloatArray], FloatArray],
+    excess_risk: Callable[[FloatArray], FloatArray],
+    theta: FloatArray,
+    step_size: float,
+    n_steps: int,
+    steps: NDArray[np.int64],
+    clip_norm: float | None,
+) -> tuple[FloatArray, NDArray[np.bool_], list[_Record]]:
+    """Make the steps; return where the runs are, which are alive, and the records."""
     due = set(steps.tolist())
     alive = np.ones(len(theta), dtype=bool)
     records: list[_Record] = []
@@ -349,17 +379,7 @@ def descend_together(
             alive = alive & np.isfinite(moved).all(axis=1)
             # a run that diverged stays where it was, so that it spoils no other
             theta = np.where(alive[:, None], moved, theta)
-    first = as_array("starts", starts, theta.shape)
-    return [
-        _history(
-            [(excess[run], point[run]) for on, excess, point in records if on[run]],
-            steps,
-            first[run],
-            theta[run] if alive[run] else None,
-            read,
-        )
-        for run in range(len(theta))
-    ]
+    return theta, alive, records
 
 
 def _history(

@@ -21,7 +21,6 @@ from mixattn import (
     MultiHead,
     clustering_fixed_point,
     excess_risk,
-    excess_risk_gradient,
     iterate_denoiser,
     population_attention,
     population_linear_attention,
@@ -155,7 +154,7 @@ def best_on_the_line(power: float) -> tuple[float, float]:
     task = line.task_of(power)
 
     def value(v: np.ndarray) -> tuple[float, np.ndarray]:
-        risk, grad_U, grad_V = excess_risk_gradient(task, MultiHead([line.head_of(task, *v)]))
+        risk, grad_U, grad_V = task.excess_risk_gradient(line.head_of(task, *v))
         return risk, np.array([grad_U[0, 1, 1] / line.VARIANCE, grad_V[0, 1, 1]])
 
     starts = [(q, v) for q in (0.5, 0.7, 1.0, 1.6, 2.5, 4.0, 5.5) for v in (0.15, 0.3, 0.5, 0.7)]

@@ -139,6 +139,19 @@ def test_quasi_newton_starts_afresh_where_a_line_search_fails():
     assert len(limited.steps) == 13
 
 
+def test_quasi_newton_does_not_follow_an_overflow():
+    points = []
+
+    def steep(x):
+        points.append(float(x[0]))
+        return np.exp(x[0]) * (1 + x[0] ** 2), np.array([np.exp(x[0]) * (1 + x[0]) ** 2])
+
+    run = quasi_newton(steep, [600.0], max_steps=30)
+    assert np.isfinite(points).all()
+    assert np.isfinite(run.excess_risk).all()
+    assert np.all(np.diff(run.excess_risk) <= 0)
+
+
 def test_quasi_newton_says_why_it_stopped():
     assert quasi_newton(valley, [-1.2, 1.0], max_steps=5).status is Status.STEP_LIMIT
     assert len(quasi_newton(valley, [-1.2, 1.0], max_steps=5).steps) == 6

@@ -20,6 +20,7 @@ algebra only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -37,6 +38,7 @@ from mixattn._checks import (
     as_scalar,
     is_finite,
 )
+from mixattn._parallel import single_threaded_blas
 from mixattn.attention import Head, MultiHead, ResidualMultiHead
 from mixattn.integrals.gates import gate_nodes, steepest_axes
 from mixattn.mixture import GaussianMixture
@@ -45,10 +47,16 @@ from mixattn.mixture import GaussianMixture
 # halve their number.
 MAX_AXES = 3
 _TOLERANCES = (1e-12, 1e-12, 1e-12, 1e-10)
+# Squares of steeper gates would overflow.
+_STEEPEST = 1e150
 
 
 class TooManyAxesError(Exception):
     """The gates depend on more projections than a nested rule can integrate over."""
+
+
+class UnresolvedError(ValueError):
+    """Parameters so large that floating point does not resolve the excess risk."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -77,7 +85,9 @@ class AffineDenoiser(Frozen):
 
     def __call__(self, z: ArrayLike) -> FloatArray:
         """Value at `z` (..., d), shape (..., d)."""
-        return as_array("z", z, (None, len(self.A))) @ self.A.T + self.c
+        points = as_array("z", z, (None, len(self.A)), copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _finite("z", points @ self.A.T + self.c)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -196,14 +206,14 @@ class GatedMap(Frozen):
             output = z @ self.A.T + self.c
             for P, U in zip(self.P, self.U, strict=True):
                 output = output + mixture.tilted_mean(z @ U.T) @ P.T
-        if not is_finite(output):
-            raise ValueError("queries: expected an output of finite size, got one that overflows")
-        return output
+        return _finite("queries", output)
 
     def linear_part(self, total_variance: float) -> FloatArray:
         r""":math:`A + s^2 \sum_h P_h U_h`, the linear part at covariance s^2 I, shape (d, d)."""
         s2 = as_scalar("total_variance", total_variance, above=0.0)
-        return self.A + s2 * np.sum(self.P @ self.U, axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            linear = self.A + s2 * np.sum(self.P @ self.U, axis=0)
+        return _finite("total_variance", linear)
 
     def to_vector(self) -> FloatArray:
         """Return A, P, U, row by row, shape ((2H + 1) d^2,); c is no parameter."""
@@ -218,8 +228,14 @@ class GatedMap(Frozen):
         return cls(blocks[0], blocks[1 : count + 1], blocks[count + 1 :])
 
 
+def _finite(name: str, output: FloatArray) -> FloatArray:
+    if not is_finite(output):
+        raise ValueError(f"{name}: expected an output of finite size, got one that overflows")
+    return output
+
+
 @dataclass(frozen=True, eq=False)
-class WhitenedTask:
+class WhitenedTask(Frozen):
     """A denoising task with a shared covariance, in whitened coordinates x = L^-1 (z - mean).
 
     Components of weight zero are left out. The last component left is the reference: `differences`
@@ -240,6 +256,10 @@ class WhitenedTask:
     bayes_shifts: FloatArray  # (K,), offsets of the posterior's logits less the log odds
     bayes_values: FloatArray  # (K, d), xi^2 S^-1 D_k
 
+    def __post_init__(self) -> None:
+        """Mark the arrays as read-only."""
+        self._set(**vars(self))
+
     @classmethod
     def of(cls, mixture: GaussianMixture, noise_variance: float) -> WhitenedTask:
         """Whiten the task of denoising `mixture`, whose components share one covariance."""
@@ -247,28 +267,29 @@ class WhitenedTask:
         weights, means = mixture.weights[kept], mixture.means[kept]
         clean = mixture.covariances[0]
         covariance = clean + noise_variance * np.eye(mixture.dim)
-        root = np.linalg.cholesky(covariance)
-        mean = weights @ means
         differences = means[:-1] - means[-1]
-        centers = scipy.linalg.solve_triangular(root, (means - mean).T, lower=True).T
-        slopes = scipy.linalg.solve_triangular(root, differences.T, lower=True).T
-        midpoints = 0.5 * (centers[:-1] + centers[-1])
-        factor = (root, True)
-        return cls(
-            weights=weights,
-            mean=mean,
-            reference=means[-1],
-            differences=differences,
-            covariance=covariance,
-            root=root,
-            shrinkage=scipy.linalg.cho_solve(factor, clean).T,
-            noise_variance=noise_variance,
-            centers=centers,
-            log_odds=np.log(weights[:-1] / weights[-1]),
-            bayes_slopes=slopes,
-            bayes_shifts=-np.sum(slopes * midpoints, axis=1),
-            bayes_values=noise_variance * scipy.linalg.cho_solve(factor, differences.T).T,
-        )
+        with _same_bits():
+            mean = weights @ means
+            root = np.linalg.cholesky(covariance)
+            factor = (root, True)
+            centers = scipy.linalg.solve_triangular(root, (means - mean).T, lower=True).T
+            slopes = scipy.linalg.solve_triangular(root, differences.T, lower=True).T
+            midpoints = 0.5 * (centers[:-1] + centers[-1])
+            return cls(
+                weights=weights,
+                mean=mean,
+                reference=means[-1],
+                differences=differences,
+                covariance=covariance,
+                root=root,
+                shrinkage=scipy.linalg.cho_solve(factor, clean).T,
+                noise_variance=noise_variance,
+                centers=centers,
+                log_odds=np.log(weights[:-1] / weights[-1]),
+                bayes_slopes=slopes,
+                bayes_shifts=-np.sum(slopes * midpoints, axis=1),
+                bayes_values=noise_variance * scipy.linalg.cho_solve(factor, differences.T).T,
+            )
 
 
 def bayes_spread(task: WhitenedTask) -> tuple[float, float]:
@@ -277,17 +298,18 @@ def bayes_spread(task: WhitenedTask) -> tuple[float, float]:
     :math:`E \sum_{k<l} \beta_k \beta_l |\xi^2 S^{-1} (m_k - m_l)|^2`, one-dimensional for two
     components.
     """
-    axes = _axes(task.bayes_slopes)
-    offsets = task.log_odds + task.bayes_shifts
-    points, weights = _nodes(task, axes, task.bayes_slopes[None], offsets[None])
-    beta, last = softmax(offsets[:, None] + task.bayes_slopes @ axes @ points.T)
-    beta = np.concatenate([beta, last[None]])
-    values = np.concatenate([task.bayes_values, np.zeros((1, len(task.mean)))])
     total = 0.0
-    for k, other in combinations(range(len(values)), 2):
-        gap = values[k] - values[other]
-        total += float(weights @ (beta[k] * beta[other])) * float(gap @ gap)
-    return total, 10.0 * _TOLERANCES[axes.shape[1]] * total
+    with _same_bits():
+        axes = _axes(task.bayes_slopes)
+        offsets = task.log_odds + task.bayes_shifts
+        points, weights = _nodes(task, axes, task.bayes_slopes[None], offsets[None])
+        beta, last = softmax(offsets[:, None] + task.bayes_slopes @ axes @ points.T)
+        beta = np.concatenate([beta, last[None]])
+        values = np.concatenate([task.bayes_values, np.zeros((1, len(task.mean)))])
+        for k, other in combinations(range(len(values)), 2):
+            gap = values[k] - values[other]
+            total += float(weights @ (beta[k] * beta[other])) * float(gap @ gap)
+    return _resolved(total), 10.0 * _TOLERANCES[axes.shape[1]] * total
 
 
 def excess_risk(task: WhitenedTask, denoiser: GatedMap) -> tuple[float, float]:
@@ -296,11 +318,12 @@ def excess_risk(task: WhitenedTask, denoiser: GatedMap) -> tuple[float, float]:
     Raises `TooManyAxesError` if even two heads at a time need more than `MAX_AXES` projections.
     """
     value = error = 0.0
-    for coefficient, heads in _head_subsets(task, denoiser):
-        part = _MeanSquareError(task, denoiser, heads)
-        value += coefficient * part.value
-        error += abs(coefficient) * part.error_estimate()
-    return max(value, 0.0), error
+    with _same_bits():
+        for coefficient, heads in _head_subsets(task, denoiser):
+            part = _MeanSquareError(task, denoiser, heads)
+            value += coefficient * part.value
+            error += abs(coefficient) * part.error_estimate()
+    return max(_resolved(value), 0.0), error
 
 
 def excess_risk_and_gradient(
@@ -309,13 +332,32 @@ def excess_risk_and_gradient(
     """Excess risk and its gradient in U and in P, both of shape (H, d, d)."""
     value = 0.0
     grad_U, grad_P = np.zeros_like(denoiser.U), np.zeros_like(denoiser.P)
-    for coefficient, heads in _head_subsets(task, denoiser):
-        part = _MeanSquareError(task, denoiser, heads)
-        value += coefficient * part.value
-        part_U, part_P = part.gradient()
-        grad_U += coefficient * part_U
-        grad_P += coefficient * part_P
-    return max(value, 0.0), grad_U, grad_P
+    with _same_bits():
+        for coefficient, heads in _head_subsets(task, denoiser):
+            part = _MeanSquareError(task, denoiser, heads)
+            value += coefficient * part.value
+            part_U, part_P = part.gradient()
+            grad_U += coefficient * part_U
+            grad_P += coefficient * part_P
+    if not (is_finite(grad_U) and is_finite(grad_P)):
+        value = np.inf
+    return max(_resolved(value), 0.0), grad_U, grad_P
+
+
+@contextmanager
+def _same_bits() -> Iterator[None]:
+    """Hold BLAS at one thread, as its sums depend on how many there are; refusals come later."""
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        yield
+
+
+def _resolved(value: float) -> float:
+    if not np.isfinite(value):
+        raise UnresolvedError(
+            "denoiser: expected parameters for which the risk and its gradient are finite numbers, "
+            "got an overflow"
+        )
+    return value
 
 
 def _head_subsets(task: WhitenedTask, denoiser: GatedMap) -> Iterator[tuple[float, list[int]]]:
@@ -457,6 +499,12 @@ class _MeanSquareError:
 
 
 def _axes(slopes: FloatArray) -> FloatArray:
+    steepest = np.abs(slopes).max(initial=0.0)
+    if not steepest < _STEEPEST:
+        raise UnresolvedError(
+            f"denoiser: expected gates of slopes below {_STEEPEST:g} per standard deviation of the "
+            f"noisy components, got {steepest:g}"
+        )
     axes = steepest_axes(slopes)
     if axes.shape[1] > MAX_AXES:
         raise TooManyAxesError
@@ -473,13 +521,20 @@ def _nodes(
     pairs = list(combinations(range(slopes.shape[1]), 2))
     crossing_slopes = [slopes, *(slopes[:, [k]] - slopes[:, [other]] for k, other in pairs)]
     crossing_offsets = [offsets, *(offsets[:, [k]] - offsets[:, [other]] for k, other in pairs)]
-    return gate_nodes(
-        task.centers @ axes,
-        task.weights,
-        np.concatenate(crossing_slopes, axis=1).reshape(-1, axes.shape[0]) @ axes,
-        np.concatenate(crossing_offsets, axis=1).ravel(),
-        _TOLERANCES[axes.shape[1]],
-    )
+    try:
+        return gate_nodes(
+            task.centers @ axes,
+            task.weights,
+            np.concatenate(crossing_slopes, axis=1).reshape(-1, axes.shape[0]) @ axes,
+            np.concatenate(crossing_offsets, axis=1).ravel(),
+            _TOLERANCES[axes.shape[1]],
+        )
+    except ArithmeticError as error:
+        raise UnresolvedError(
+            "denoiser: expected gates and means that a nested rule resolves, got slopes up to "
+            f"{np.abs(slopes).max(initial=0.0):g} and means up to {np.abs(task.centers).max():g} "
+            "(in standard deviations of the noisy components)"
+        ) from error
 
 
 def softmax(logits: FloatArray) -> tuple[FloatArray, FloatArray]:

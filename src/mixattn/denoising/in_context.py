@@ -72,6 +72,11 @@ class InContextTasks(Frozen):
         noise_variance: float,
     ) -> None:
         m = as_array("means", means, ("N", "M", "d"))
+        with np.errstate(over="ignore"):
+            if not np.isfinite(np.sum(m**2)):
+                raise ValueError(
+                    f"means: expected squares that are finite, got entries up to {np.abs(m).max():g}"
+                )
         w = as_array("weights", weights, m.shape[:2])
         if (w <= 0).any():
             raise ValueError(f"weights: expected positive weights, got a minimum of {w.min():g}")
@@ -437,7 +442,7 @@ def distances_to_solutions(
     if isinstance(layer, ResidualParams):
         layer = layer.effective
     if not isinstance(layer, GatedMap) or len(layer.U) != 2:
-        raise ValueError(f"layer: expected an GatedMap with two heads, got {layer!r}")
+        raise ValueError(f"layer: expected a GatedMap with two heads, got {layer!r}")
     with np.errstate(over="ignore"):
         return _distances(layer, xi2 / (gamma2 + xi2), gamma2 + xi2)
 

@@ -45,6 +45,10 @@ class QueryRule(Frozen):
     targets: FloatArray
     weights: FloatArray
 
+    def __post_init__(self) -> None:
+        """Mark the arrays as read-only."""
+        self._set(**vars(self))
+
     def excess_and_gradient(
         self, A: FloatArray, P: FloatArray, U: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

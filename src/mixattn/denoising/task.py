@@ -24,7 +24,6 @@ from mixattn._checks import (
     frozen,
     is_finite,
 )
-from mixattn._parallel import single_threaded_blas
 from mixattn.attention import Head, MultiHead, ResidualMultiHead
 from mixattn.denoising.gated import (
     GatedMap,
@@ -305,8 +304,7 @@ class DenoisingTask(Frozen):
         gated = GatedMap.of(denoiser, self.dim)
         if gated is None or not len(gated.U):
             raise ValueError(f"denoiser: expected attention heads, got {type(denoiser).__name__}")
-        with single_threaded_blas():
-            return excess_risk_and_gradient(self.whitened, gated)
+        return excess_risk_and_gradient(self.whitened, gated)
 
     def _check_shared_covariance(self) -> None:
         if not self.mixture.shared_covariance:

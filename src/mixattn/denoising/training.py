@@ -9,8 +9,9 @@ over a fixed set of tasks, with its analytic gradient. The loops are those of `m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,10 @@ from mixattn._checks import (
     as_generator,
     as_integer,
     as_scalar,
-    is_finite,
 )
 from mixattn._parallel import single_threaded_blas
 from mixattn.attention import Head, MultiHead
-from mixattn.denoising.gated import GatedMap, excess_risk_and_gradient
+from mixattn.denoising.gated import GatedMap, UnresolvedError, excess_risk_and_gradient
 from mixattn.denoising.in_context import InContextLaw, InContextTasks, ResidualParams, round_rule
 from mixattn.denoising.queries import QueryRule
 from mixattn.denoising.task import DenoisingTask, as_denoising_task
@@ -99,16 +99,21 @@ def train_quasi_newton(
     still = np.zeros(shape[1:])
 
     def objective(theta: FloatArray) -> tuple[float, FloatArray]:
-        if not is_finite(theta):
-            return np.inf, np.zeros_like(theta)
         U, V = theta.reshape(2, *shape)
-        value, *gradient = excess_risk_and_gradient(whitened, GatedMap(still, V, U))
+        try:
+            value, *gradient = excess_risk_and_gradient(whitened, GatedMap(still, V, U))
+        except UnresolvedError:
+            return np.inf, np.zeros_like(theta)
         return value, np.concatenate([part.ravel() for part in gradient])
 
     vector = np.concatenate([first.U.ravel(), first.P.ravel()])
     with single_threaded_blas():
         return quasi_newton(
-            objective, vector, max_steps=max_steps, target=target, read=_heads_reader(shape)
+            objective,
+            vector,
+            max_steps=max_steps,
+            target=target,
+            read=partial(_read_heads, shape=shape),
         )
 
 
@@ -136,7 +141,7 @@ def train_sgd(
     start : MultiHead
         For instance of `random_heads`.
     rng : numpy.random.Generator
-        Draws the queries.
+        Draws the queries, those of `record_every` steps at a time.
     n_steps, batch_size, record_every : int
         At least 1.
     step_size, clip_norm : float
@@ -154,7 +159,7 @@ def train_sgd(
     """
     first = _as_start(start, _as_training_task(task).dim)
     shape = first.U.shape
-    read = _heads_reader(shape)
+    read = partial(_read_heads, shape=shape)
     record_every = as_integer("record_every", record_every, at_least=1)
     batches = _batches(
         task, as_generator(rng), as_integer("batch_size", batch_size, at_least=1), record_every
@@ -169,7 +174,7 @@ def train_sgd(
     with single_threaded_blas():
         return descend(
             gradient,
-            lambda theta: float(task.excess_risk(read(theta))),
+            lambda theta: _recorded_risk(task, read(theta)),
             np.concatenate([first.U.ravel(), first.P.ravel()]),
             step_size=step_size,
             n_steps=n_steps,
@@ -177,6 +182,13 @@ def train_sgd(
             clip_norm=clip_norm,
             read=read,
         )
+
+
+def _recorded_risk(task: DenoisingTask, heads: MultiHead) -> float:
+    try:
+        return task.excess_risk(heads)
+    except UnresolvedError:
+        return np.inf
 
 
 def _batches(
@@ -283,11 +295,8 @@ def _as_start(start: Any, dim: int) -> GatedMap:
     return GatedMap(np.zeros((dim, dim)), [h.V for h in heads], [h.U for h in heads])
 
 
-def _heads_reader(shape: tuple[int, ...]) -> Callable[[FloatArray], MultiHead]:
-    def read(vector: FloatArray) -> MultiHead:
-        return MultiHead([Head(U, V) for U, V in zip(*vector.reshape(2, *shape), strict=True)])
-
-    return read
+def _read_heads(vector: FloatArray, shape: tuple[int, ...]) -> MultiHead:
+    return MultiHead([Head(U, V) for U, V in zip(*vector.reshape(2, *shape), strict=True)])
 
 
 def _every(step: int, n_steps: int) -> list[int]:
@@ -453,14 +462,13 @@ def train_in_context(
     if not isinstance(tasks, InContextTasks):
         raise ValueError(f"tasks: expected InContextTasks, got {type(tasks).__name__}")
     _check_layer("start", start, tasks.dim, residual)
-    count, kind = len(start.U), type(start)
     objective = in_context_objective(tasks.rule(order), start, residual=residual)
     return quasi_newton(
         objective,
         start.to_vector(),
         max_steps=max_steps,
         target=target,
-        read=lambda vector: kind.from_vector(vector, tasks.dim, count),
+        read=partial(type(start).from_vector, dim=tasks.dim, n_heads=len(start.U)),
     )
 
 
@@ -529,7 +537,7 @@ def train_in_context_online(
         n_steps=n_steps,
         record=_every(as_integer("record_every", record_every, at_least=1), n_steps),
         clip_norm=clip_norm,
-        read=lambda vector: ResidualParams.from_vector(vector, law.dim, count),
+        read=partial(ResidualParams.from_vector, dim=law.dim, n_heads=count),
     )
 
 

@@ -21,6 +21,8 @@ import numpy as np
 
 from mixattn._checks import FloatArray
 
+_MOST_NODES = 1e7
+
 
 def gate_nodes(
     centers: FloatArray,
@@ -56,6 +58,8 @@ def gate_nodes(
     grading = 1.25 * digits / np.pi**2
     # half a deviation more than a constant asks for: the integrand may grow
     lower, upper = _box(centers, slopes, offsets, np.sqrt(2.0 * digits) + 0.5)
+    if not np.prod((upper - lower) / step) < _MOST_NODES:
+        raise ArithmeticError(f"gate_nodes: the bulk, {lower} to {upper}, is too large for a rule")
     points = np.empty((1, 0))
     volume = np.ones(1)
     for axis in range(centers.shape[1]):

@@ -1,6 +1,8 @@
 """Gradients by finite differences; training against the minima that theory gives."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,9 @@ import pytest
 
 import mixattn
 from mixattn import (
+    AffineDenoiser,
     DenoisingTask,
+    GatedMap,
     GaussianMixture,
     Head,
     MultiHead,
@@ -23,7 +27,8 @@ from mixattn import (
     train_sgd,
     two_head_denoiser,
 )
-from mixattn.denoising.training import _batches
+from mixattn.denoising.in_context import InContextLaw, InContextTasks, ResidualParams
+from mixattn.denoising.training import _batches, train_in_context, train_in_context_online
 
 FIGURE_2 = DenoisingTask(GaussianMixture([0.5, 0.5], [[3.0, 0.0], [0.0, 3.0]], np.eye(2)), 4.0)
 
@@ -223,11 +228,79 @@ rng = np.random.default_rng(0)
 means = rng.standard_normal((2, 40))
 task = DenoisingTask(GaussianMixture([0.3, 0.7], means, np.eye(40)), 0.5)
 heads = random_heads(40, 2, rng, 0.1)
+# three projections and tens of thousands of nodes: sums long enough to be split
+small = DenoisingTask(GaussianMixture([0.3, 0.7], means[:, :3], np.eye(3)), 0.5)
+small_heads = random_heads(3, 2, rng)
 with threadpool_limits(int(sys.argv[1])):
     value, *gradient = task.excess_risk_gradient(heads)
+    values = [value, task.excess_risk(heads), small.excess_risk(small_heads)]
     run = train_sgd(task, heads, rng, n_steps=30, batch_size=2000, record_every=30)
-print(np.concatenate([[value], np.ravel(gradient), run.last]).tobytes().hex())
+print(np.concatenate([values, np.ravel(gradient), run.last]).tobytes().hex())
 """
+
+
+LAW = InContextLaw(2, 0.2, 0.8)
+TASKS = LAW.sample(3, np.random.default_rng(0))
+LAYER = ResidualParams.random(2, 2, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        lambda: train_quasi_newton(FIGURE_2, start(2), max_steps=3),
+        lambda: train_sgd(FIGURE_2, start(2), np.random.default_rng(1), n_steps=4, record_every=2),
+        lambda: train_in_context(TASKS, LAYER, max_steps=3, order=4),
+        lambda: train_in_context_online(
+            LAW, [LAYER], [np.random.default_rng(1)], record_tasks=TASKS, n_steps=4, order=4
+        )[0],
+        lambda: best_single_head(FIGURE_2, np.random.default_rng(1), n_starts=1).runs[0],
+    ],
+)
+def test_histories_survive_copies_and_stay_frozen(train):
+    run = train()
+    for twin in (copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
+        final = twin.final
+        assert type(final) is type(run.final)
+        np.testing.assert_array_equal(twin.last, run.last)
+        with pytest.raises(ValueError, match="read-only"):
+            twin.params[0, 0] = 0.0
+
+
+def test_cached_and_shared_arrays_are_read_only():
+    task = copy.deepcopy(FIGURE_2)
+    task.bayes_risk()
+    for value in (task.whitened, copy.copy(task.whitened), TASKS.rule(3)):
+        arrays = [entry for entry in vars(value).values() if isinstance(entry, np.ndarray)]
+        assert arrays
+        assert not any(array.flags.writeable for array in arrays)
+
+
+@pytest.mark.parametrize("size", [1e50, 1e150, 1e200, 1e300])
+def test_huge_parameters_are_refused_or_end_a_training_without_a_warning(size):
+    heads = random_heads(2, 2, np.random.default_rng(0), size)
+    for call in (FIGURE_2.excess_risk, FIGURE_2.excess_risk_gradient):
+        with pytest.raises(ValueError, match=r"^denoiser: expected"):
+            call(heads)
+    with pytest.raises(ValueError, match=r"^start: expected a point of finite excess risk"):
+        train_quasi_newton(FIGURE_2, heads)
+    run = train_sgd(FIGURE_2, heads, np.random.default_rng(0), n_steps=3)
+    assert run.status is Status.DIVERGED
+    np.testing.assert_array_equal(run.final.heads[1].V, heads.heads[1].V)
+
+
+def test_a_line_search_that_overflows_turns_back():
+    far = ResidualParams.random(2, 2, np.random.default_rng(0), 1e50)
+    run = train_in_context(TASKS, far, max_steps=5, order=4)
+    assert np.isfinite(run.params).all()
+
+
+def test_what_overflows_is_refused_without_a_warning():
+    with pytest.raises(ValueError, match=r"^means: expected squares that are finite"):
+        InContextTasks([[0.5, 0.5]], 1e200 * np.eye(2)[None], 0.2, 0.8)
+    with pytest.raises(ValueError, match=r"^total_variance: expected an output of finite size"):
+        GatedMap(np.eye(2), [np.eye(2)], [10 * np.eye(2)]).linear_part(1e308)
+    with pytest.raises(ValueError, match=r"^z: expected an output of finite size"):
+        AffineDenoiser(1e200 * np.eye(2))([1e200, 1.0])
 
 
 def test_the_number_of_threads_changes_no_bit():
