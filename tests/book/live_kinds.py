@@ -10,6 +10,7 @@ from scipy.optimize import minimize, root
 
 from companion.explorables import iterate as iteration
 from companion.explorables import landscape as ball
+from companion.explorables import title as opening
 from companion.explorables import two_heads as line
 from companion.explorables.selection_map import selection_map
 from companion.explorables.token_cloud import token_cloud
@@ -21,7 +22,6 @@ from mixattn import (
     MultiHead,
     clustering_fixed_point,
     excess_risk,
-    excess_risk_gradient,
     iterate_denoiser,
     population_attention,
     population_linear_attention,
@@ -155,7 +155,7 @@ def best_on_the_line(power: float) -> tuple[float, float]:
     task = line.task_of(power)
 
     def value(v: np.ndarray) -> tuple[float, np.ndarray]:
-        risk, grad_U, grad_V = excess_risk_gradient(task, MultiHead([line.head_of(task, *v)]))
+        risk, grad_U, grad_V = task.excess_risk_gradient(MultiHead([line.head_of(task, *v)]))
         return risk, np.array([grad_U[0, 1, 1] / line.VARIANCE, grad_V[0, 1, 1]])
 
     starts = [(q, v) for q in (0.5, 0.7, 1.0, 1.6, 2.5, 4.0, 5.5) for v in (0.15, 0.3, 0.5, 0.7)]
@@ -211,6 +211,23 @@ def iterate_derived(state: State) -> State:
     }
 
 
+def title_state(rng: np.random.Generator) -> State:
+    query = (rng.standard_normal(2) * rng.choice([0.1, 1.0, 2.0])).tolist()
+    return first_state("title") | {"query": query, "share": float(rng.choice([0, 0.1, 0.5]))}
+
+
+def title_derived(state: State) -> State:
+    mixture, z = opening.mixture_of(state["share"]), np.array(state["query"])
+    points = opening.answers(mixture, z[1])
+    chord = points[-1] - points[0]
+    normal = np.array([-chord[1], chord[0]]) / np.linalg.norm(chord)
+    return {
+        "gates": mixture.gates(z),
+        "output": population_attention(mixture, z, EYE, EYE),
+        "bend": np.max(np.abs((points - points[0]) @ normal)),
+    }
+
+
 PAIR = GaussianMixture([0.5, 0.5], [[1.6, 0.4], [-1.4, -0.6]], [0.4 * EYE, EYE])
 CLOUD = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 0.3], [0.3, 0.6]])
 
@@ -223,6 +240,7 @@ KINDS = {
     ),
     "landscape": Kind(ball.landscape, landscape_state, landscape_derived),
     "two_heads": Kind(line.two_heads, two_heads_state, two_heads_derived),
+    "title": Kind(opening.title, title_state, title_derived),
     "iterate": Kind(iteration.iterate, iterate_state, iterate_derived),
 }
 
