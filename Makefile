@@ -56,7 +56,7 @@ clean:  ## remove what the build made (not .venv)
 # The stages of `make test`, each also a target of its own. Two processes share the processor, so each
 # keeps to one thread.
 PYTEST := $(BIN)/python -m pytest -q -rfEs --no-fold-skipped
-CHAPTER_FILES := $(sort $(wildcard book/[0-9][0-9]_*.ipynb))
+CHAPTER_FILES := $(sort $(wildcard book/*.ipynb))
 SITE_TESTS := tests/book/test_site.py tests/book/test_browser.py
 BOOK_TESTS := tests/book $(SITE_TESTS:%=--ignore=%)
 $(STAGES) form: export OMP_NUM_THREADS := 1

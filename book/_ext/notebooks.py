@@ -30,8 +30,8 @@ class ChapterError(RuntimeError):
 
 
 def chapter_paths() -> list[Path]:
-    """Paths of the book's chapters, in order."""
-    return sorted((ROOT / "book").glob("[0-9][0-9]_*.ipynb"))
+    """Paths of the book's notebooks: the chapters in order, then the landing page and the tour."""
+    return sorted((ROOT / "book").glob("*.ipynb"))
 
 
 def read(path: Path) -> NotebookNode:

@@ -10,6 +10,7 @@ from scipy.optimize import minimize, root
 
 from companion.explorables import iterate as iteration
 from companion.explorables import landscape as ball
+from companion.explorables import title as opening
 from companion.explorables import two_heads as line
 from companion.explorables.selection_map import selection_map
 from companion.explorables.token_cloud import token_cloud
@@ -18,7 +19,6 @@ from companion.live import LiveFigure
 from mixattn import (
     EffectiveParams,
     GaussianMixture,
-    MultiHead,
     clustering_fixed_point,
     excess_risk,
     iterate_denoiser,
@@ -210,6 +210,23 @@ def iterate_derived(state: State) -> State:
     }
 
 
+def title_state(rng: np.random.Generator) -> State:
+    query = (rng.standard_normal(2) * rng.choice([0.1, 1.0, 2.0])).tolist()
+    return first_state("title") | {"query": query, "share": float(rng.choice([0, 0.1, 0.5]))}
+
+
+def title_derived(state: State) -> State:
+    mixture, z = opening.mixture_of(state["share"]), np.array(state["query"])
+    points = opening.answers(mixture, z[1])
+    chord = points[-1] - points[0]
+    normal = np.array([-chord[1], chord[0]]) / np.linalg.norm(chord)
+    return {
+        "gates": mixture.gates(z),
+        "output": population_attention(mixture, z, EYE, EYE),
+        "bend": np.max(np.abs((points - points[0]) @ normal)),
+    }
+
+
 PAIR = GaussianMixture([0.5, 0.5], [[1.6, 0.4], [-1.4, -0.6]], [0.4 * EYE, EYE])
 CLOUD = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 0.3], [0.3, 0.6]])
 
@@ -222,6 +239,7 @@ KINDS = {
     ),
     "landscape": Kind(ball.landscape, landscape_state, landscape_derived),
     "two_heads": Kind(line.two_heads, two_heads_state, two_heads_derived),
+    "title": Kind(opening.title, title_state, title_derived),
     "iterate": Kind(iteration.iterate, iterate_state, iterate_derived),
 }
 

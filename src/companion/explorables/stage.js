@@ -13,6 +13,7 @@
 //     scrubs: { q: { label, min, max, step, get(state), set(value, state) } },     optional
 //     build(stage) { ...; return (state, derived) => { draw } },
 //     row: true,                               optional: views side by side, controls below them
+//     wide: true,                              optional: one wide view, controls below it
 //   });
 //
 // The file's name is the figure's kind. `state` is a plain object of numbers, lists and texts, given
@@ -55,7 +56,7 @@ function mount(parts, model, el) {
   const stage = { state: structuredClone(model.get("state")) };
   stage.start = structuredClone(stage.state);
   const { name, title } = stage.state;
-  const root = element("div", { class: `mx-figure${parts.row ? " mx-row" : ""}`, role: "group", "aria-label": title });
+  const root = element("div", { class: `mx-figure${parts.row ? " mx-row" : ""}${parts.wide ? " mx-wide" : ""}`, role: "group", "aria-label": title });
   const picture = element("div", { class: "mx-picture" });
   const side = element("div", { class: "mx-side" });
   const places = element("div", { class: "mx-places" });
