@@ -75,7 +75,7 @@ class InContextTasks(Frozen):
         with np.errstate(over="ignore"):
             if not np.isfinite(np.sum(m**2)):
                 raise ValueError(
-                    f"means: expected squares that are finite, got entries up to {np.abs(m).max():g}"
+                    f"means: expected finite squares, got entries up to {np.abs(m).max():g}"
                 )
         w = as_array("weights", weights, m.shape[:2])
         if (w <= 0).any():
