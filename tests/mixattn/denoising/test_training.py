@@ -295,7 +295,7 @@ def test_a_line_search_that_overflows_turns_back():
 
 
 def test_what_overflows_is_refused_without_a_warning():
-    with pytest.raises(ValueError, match=r"^means: expected squares that are finite"):
+    with pytest.raises(ValueError, match=r"^means: expected finite squares"):
         InContextTasks([[0.5, 0.5]], 1e200 * np.eye(2)[None], 0.2, 0.8)
     with pytest.raises(ValueError, match=r"^total_variance: expected an output of finite size"):
         GatedMap(np.eye(2), [np.eye(2)], [10 * np.eye(2)]).linear_part(1e308)
