@@ -57,8 +57,9 @@ clean:  ## remove what the build made (not .venv)
 # keeps to one thread.
 PYTEST := $(BIN)/python -m pytest -q -rfEs --no-fold-skipped
 CHAPTER_FILES := $(sort $(wildcard book/*.ipynb))
-SITE_TESTS := tests/book/test_site.py tests/book/test_browser.py
-BOOK_TESTS := tests/book $(SITE_TESTS:%=--ignore=%)
+SITE_TESTS := tests/book/test_site.py
+BROWSER_TESTS := tests/book/test_browser.py tests/book/test_live_browser.py tests/book/test_live_lab.py
+BOOK_TESTS := tests/book $(SITE_TESTS:%=--ignore=%) $(BROWSER_TESTS:%=--ignore=%)
 $(STAGES) form: export OMP_NUM_THREADS := 1
 $(STAGES) form: export OPENBLAS_NUM_THREADS := 1
 $(STAGES) form: export MKL_NUM_THREADS := 1
@@ -93,10 +94,10 @@ build: $(INSTALLED)  ## the site, warnings are errors
 	@$(BIN)/jupyter-book build . -W -n --keep-going
 
 site: $(INSTALLED)  ## the built site, read without a browser
-	@$(PYTEST) tests/book/test_site.py
+	@$(PYTEST) $(SITE_TESTS)
 
-browser: $(INSTALLED)  ## the built site in Chromium
-	@$(PYTEST) -n 2 tests/book/test_browser.py
+browser: $(INSTALLED)  ## the built site, each live figure and JupyterLab in Chromium
+	@$(PYTEST) -n 2 $(BROWSER_TESTS)
 
 # The stamp is written last, so an interrupted installation starts over.
 $(INSTALLED): requirements.txt pyproject.toml book/_ext/npm.json
