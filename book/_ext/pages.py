@@ -32,7 +32,7 @@ MENDED = [
     # Scripts: icons come from a font, searching has its own page, nothing holds the page up.
     (r'<script[^>]* src="[^"]*fontawesome\.js[^"]*"></script>', ""),
     (r'<link rel="preload" as="script"[^>]*>', ""),
-    (r"<script>DOCUMENTATION_OPTIONS\.\w+ = .*?</script>", ""),
+    (r"<script>\s*DOCUMENTATION_OPTIONS\.\w+ = .*?</script>", ""),
     (r'<script((?: data-[\w-]+="[^"]*")?) src=', r"<script\1 defer src="),
     # The fonts of the style sheet are at hand: taken up before anything is drawn, no line moves.
     (r"(?=<!-- So that users can add custom icons -->)", f"<script>{FONTS}</script>\n"),
@@ -43,6 +43,7 @@ MENDED = [
     (r'<div id="pst-scroll-pixel-helper"></div>', ""),
     (r'(<button class="btn search-button-field[^>]*) aria-label="Search"', r"\1"),
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
+    (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Pages below">'),
     (r"<th([^>]*)>\s*<p></p>\s*</th>", r"<td\1></td>"),
     # A list whose entries are no list items.
     (r'<div role="list" class="citation-list">', '<div class="citation-list">'),

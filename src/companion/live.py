@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 
 from companion.style import check_alt, webp_bytes
 
+# Folder of the figures' modules and style sheet.
 EXPLORABLES = Path(__file__).parent / "explorables"
-"""Folder of the figures' modules and style sheet."""
 
 STILL_BYTES = 20_000
 STATE_BYTES = 10_000
