@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from companion.store import read_data, rounded, stamp, write_data  # noqa: E402
+from companion.store import differences, read_data, rounded, stamp, write_data  # noqa: E402
 from mixattn import (  # noqa: E402
     AttentionParams,
     DenoisingTask,
@@ -793,21 +793,6 @@ SETS = {
         {"setting": SETTING} | LAYERS, layers_plans, layers_run, layers_content
     ),
 }
-
-
-def differences(made: Any, stored: Any, rtol: float, place: str = "") -> Iterator[str]:
-    """Yield the places where two contents differ by more than rounding."""
-    if isinstance(made, dict) and isinstance(stored, dict) and list(made) == list(stored):
-        for key in made:
-            yield from differences(made[key], stored[key], rtol, f"{place}/{key}")
-    elif isinstance(made, list) and isinstance(stored, list) and len(made) == len(stored):
-        for i, pair in enumerate(zip(made, stored, strict=True)):
-            yield from differences(*pair, rtol, f"{place}/{i}")
-    elif isinstance(made, float) and isinstance(stored, float):
-        if abs(made - stored) > rtol * abs(stored):
-            yield f"{place}: made {made}, stored {stored}"
-    elif made != stored:
-        yield f"{place}: made {made!r}, stored {stored!r}"
 
 
 def main() -> None:

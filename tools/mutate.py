@@ -48,8 +48,8 @@ def spans_left_out(path: Path) -> list[tuple[int, int]]:
 
 def candidates(db: WorkDB, tree: Path, only: str) -> list[tuple[str, MutationSpec]]:
     """Return the jobs that change the mathematics, in an order that any run repeats."""
-    left_out = {p: spans_left_out(tree / p) for p in map(Path, sorted(set(paths(db))))}
     jobs = [(item.job_id, item.mutations[0]) for item in db.work_items]
+    left_out = {spec.module_path: spans_left_out(tree / spec.module_path) for _, spec in jobs}
     kept = [
         (job, spec)
         for job, spec in jobs
@@ -58,11 +58,6 @@ def candidates(db: WorkDB, tree: Path, only: str) -> list[tuple[str, MutationSpe
         and not any(a <= spec.start_pos[0] <= b for a, b in left_out[spec.module_path])
     ]
     return sorted(kept, key=lambda j: (str(j[1].module_path), j[1].operator_name, j[1].occurrence))
-
-
-def paths(db: WorkDB) -> list[str]:
-    """Return the module of every job."""
-    return [str(item.mutations[0].module_path) for item in db.work_items]
 
 
 def run_share(options: argparse.Namespace, share: int) -> list[tuple[MutationSpec, WorkResult]]:

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from ledger_data import (
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+from companion.ledger import (
     N_CHAPTERS,
     STATUSES,
     Chapter,
@@ -25,10 +30,6 @@ from ledger_data import (
     read_ledger,
     source_files,
 )
-from sphinx import addnodes
-from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
-from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "book/ledger"

@@ -10,7 +10,7 @@ import json
 import math
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -93,3 +93,28 @@ def stamp(made_by: str, **parameters: Any) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **versions},
         "parameters": parameters,
     }
+
+
+def differences(made: Any, stored: Any, rtol: float, place: str = "") -> Iterator[str]:
+    """Yield the places where two contents differ by more than rounding.
+
+    Parameters
+    ----------
+    made, stored : object
+        Contents as JSON holds them.
+    rtol : float
+        How far numbers may be apart, relative to the stored one.
+    place : str
+        Where the contents stand in a larger one.
+    """
+    if isinstance(made, dict) and isinstance(stored, dict) and list(made) == list(stored):
+        for key in made:
+            yield from differences(made[key], stored[key], rtol, f"{place}/{key}")
+    elif isinstance(made, list) and isinstance(stored, list) and len(made) == len(stored):
+        for i, pair in enumerate(zip(made, stored, strict=True)):
+            yield from differences(*pair, rtol, f"{place}/{i}")
+    elif isinstance(made, float) and isinstance(stored, float):
+        if abs(made - stored) > rtol * abs(stored):
+            yield f"{place}: made {made}, stored {stored}"
+    elif made != stored:
+        yield f"{place}: made {made!r}, stored {stored!r}"

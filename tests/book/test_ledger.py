@@ -3,27 +3,15 @@
 The rules are proved on small made-up ledgers first; the last test applies them to the book.
 """
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from companion import ledger
+
 ROOT = Path(__file__).parents[2]
-EXTENSIONS = ROOT / "book" / "_ext"
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, EXTENSIONS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    return module
-
-
-ledger_data = load("ledger_data")
 
 
 def entry(**changes):
@@ -51,7 +39,7 @@ def row(**changes):
 def write_chapter(root, name, *rows, title="# A chapter"):
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": ["text"]},
-        {"output_type": "execute_result", "data": {ledger_data.CLAIMS_MIME: list(rows)}},
+        {"output_type": "execute_result", "data": {ledger.CLAIMS_MIME: list(rows)}},
     ]
     cells = [
         {"cell_type": "markdown", "source": [title]},
@@ -80,11 +68,11 @@ def write_test(root, text, name="deep/test_one.py"):
 
 
 def problems(root):
-    return ledger_data.read_ledger(root).problems()
+    return ledger.read_ledger(root).problems()
 
 
 def test_a_true_book_has_no_problem(tree):
-    book = ledger_data.read_ledger(tree)
+    book = ledger.read_ledger(tree)
     first, second = book.claims
     assert book.problems() == []
     assert book.is_executed(first)
@@ -104,7 +92,7 @@ def test_claim_without_a_row(tree):
 def test_row_that_does_not_hold(tree):
     write_chapter(tree, "01_one.ipynb", row(), row(check="fails", holds=False))
     assert problems(tree) == ["01_one.ipynb: the row 'fails' of P1 does not hold"]
-    book = ledger_data.read_ledger(tree)
+    book = ledger.read_ledger(tree)
     assert not book.is_executed(book.claims[0])
 
 
@@ -119,7 +107,7 @@ def test_only_failing_rows(tree):
 def test_claim_without_a_test(tree):
     write_test(tree, "def test_one():\n    pass\n")
     assert problems(tree) == ["P1: no test is marked with it"]
-    book = ledger_data.read_ledger(tree)
+    book = ledger.read_ledger(tree)
     assert not book.is_executed(book.claims[0])
 
 
@@ -153,13 +141,13 @@ def write_measured(root, test, *rows):
 def test_a_test_alone_carries_a_claim_when_it_records_what_it_measures(tree):
     write_chapter(tree, "01_one.ipynb")
     write_measured(tree, "deep/test_one.py::test_one[0.3]", row(measured="0.25"))
-    book = ledger_data.read_ledger(tree)
+    book = ledger.read_ledger(tree)
     [claim, _] = book.claims
     assert book.problems() == []
     assert book.is_executed(claim)
     [check] = book.checks(claim)
     assert (check.measured, check.place) == ("0.25", "deep/test_one.py::test_one[0.3]")
-    assert tree / "book" / "measured.json" in ledger_data.source_files(tree)
+    assert tree / "book" / "measured.json" in ledger.source_files(tree)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +166,7 @@ def test_measured_rows_that_support_nothing(tree, test, changes, problem):
 
 def test_a_claim_is_planned_until_it_is_executed(tree):
     write_claims(tree, entry(), entry(id="P3", planned=True))
-    book = ledger_data.read_ledger(tree)
+    book = ledger.read_ledger(tree)
     assert book.problems() == []
     assert book.is_planned(book.claims[1])
     write_chapter(tree, "01_one.ipynb", row(), row(id="P3"))
@@ -190,7 +178,7 @@ def test_a_claim_is_planned_until_it_is_executed(tree):
 def test_rows_of_a_details_page_are_its_chapters(tree):
     write_chapter(tree, "01_one.ipynb")
     write_chapter(tree, "01_one_details.ipynb", row(), title="# Details")
-    book = ledger_data.read_ledger(tree)
+    book = ledger.read_ledger(tree)
     assert book.problems() == []
     assert book.is_executed(book.claims[0])
     assert book.chapters[1].title == "A chapter"
@@ -223,7 +211,7 @@ async def test_outside(x):
     claim("not a mark")
 """,
     )
-    markers, faults = ledger_data.read_markers(tree / "tests")
+    markers, faults = ledger.read_markers(tree / "tests")
     assert faults == []
     assert markers == {
         "A": ("deep/test_one.py", "deep/test_one.py::test_outside"),
@@ -277,7 +265,7 @@ def test_repeated_ids_and_addresses(tree):
 
 @pytest.mark.parametrize("text", ["", "P1: {}", "- P1\n"])
 def test_text_that_is_no_ledger(text):
-    claims, faults = ledger_data.parse_claims(text)
+    claims, faults = ledger.parse_claims(text)
     assert claims == ()
     assert len(faults) == 1
 
@@ -295,25 +283,23 @@ def test_status_follows_from_the_kind_unless_given():
             entry(id="C", kind="beyond", status="formal"),
         ]
     )
-    claims, faults = ledger_data.parse_claims(text)
+    claims, faults = ledger.parse_claims(text)
     assert faults == []
     assert [claim.status for claim in claims] == ["proved", "stated", "formal"]
 
 
 def test_companion_writes_what_the_ledger_reads(tree):
     from companion import at_most, check_claims
-    from companion.claims import CLAIMS_MIME
 
-    assert CLAIMS_MIME == ledger_data.CLAIMS_MIME
     table = check_claims("P1", at_most("largest error", 0.0, 1e-12))
-    write_chapter(tree, "01_one.ipynb", *table._repr_mimebundle_()[CLAIMS_MIME])
-    book = ledger_data.read_ledger(tree)
+    write_chapter(tree, "01_one.ipynb", *table._repr_mimebundle_()[ledger.CLAIMS_MIME])
+    book = ledger.read_ledger(tree)
     assert book.problems() == []
     assert book.checks(book.claims[0])[0].measured == "< 1e-12"
 
 
 def test_statements_have_balanced_math():
-    for claim in ledger_data.read_ledger(ROOT).claims:
+    for claim in ledger.read_ledger(ROOT).claims:
         pieces = claim.statement.split("$")
         assert len(pieces) % 2 == 1, claim.id
         for formula in pieces[1::2]:
@@ -322,6 +308,6 @@ def test_statements_have_balanced_math():
 
 
 def test_the_books_ledger_is_true():
-    book = ledger_data.read_ledger(ROOT)
+    book = ledger.read_ledger(ROOT)
     assert book.claims
     assert book.problems() == []

@@ -56,8 +56,7 @@ def build(tmp_path, monkeypatch):
         'import pytest\n\n@pytest.mark.claim("P1")\ndef test_one():\n    pass\n', "utf-8"
     )
     monkeypatch.syspath_prepend(str(EXTENSIONS))
-    for name in ("ledger", "ledger_data"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "ledger", raising=False)
     spec = importlib.util.spec_from_file_location("ledger", EXTENSIONS / "ledger.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "ledger", module)

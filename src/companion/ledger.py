@@ -1,6 +1,7 @@
 """The claims ledger as data: the claims, the rows that the chapters check, the tests that carry them.
 
-No Sphinx here: the page (ledger.py) shows what this module reads, and the tests hold the book to it.
+No Sphinx here: the page (book/_ext/ledger.py) shows what this module reads, and the tests hold the
+book to it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 import yaml
 
-CLAIMS_MIME = "application/vnd.mixattn.claims+json"
+from companion.claims import CLAIMS_MIME
+
 N_CHAPTERS = 12
 MEASURED = Path("book", "measured.json")
 
