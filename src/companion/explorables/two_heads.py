@@ -54,7 +54,7 @@ def two_heads(power: float = -2.2, at: float = 1.0, name: str = "heads") -> Live
         "best": True,
         "sharpness": 1.0,
         "scale": 0.5,
-        "rule": {"nodes": nodes.round(9).tolist(), "weights": weights.tolist()},
+        "rule": {"nodes": nodes.round(9).tolist(), "weights": weights.round(12).tolist()},
     }
     return LiveFigure(
         "two_heads",
