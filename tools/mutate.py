@@ -26,9 +26,9 @@ GOAL = 0.9
 CONFIG = """
 [cosmic-ray]
 module-path = "src/mixattn"
-timeout = 300.0
+timeout = 600.0
 excluded-modules = ["src/mixattn/_checks.py", "src/mixattn/__init__.py"]
-test-command = "{python} -m pytest -x -q -p no:cacheprovider tests/mixattn"
+test-command = "env OMP_NUM_THREADS=1 {python} -m pytest -x -q -p no:cacheprovider tests/mixattn"
 distributor.name = "local"
 """
 
