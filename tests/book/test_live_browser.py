@@ -1,11 +1,12 @@
 """Every live figure in Chromium with no kernel: moved by mouse, finger and keys, and compared.
 
-The pages hold one figure each and the site's own script and style sheet; the last tests look at the
-built site. Needs Chromium: at /usr/bin/chromium, or where the environment variable CHROMIUM says.
+The pages hold one figure each, or those of a chapter, with the site's own script and style sheet. Needs
+Chromium: at /usr/bin/chromium, or where the environment variable CHROMIUM says.
 """
 
 import gzip
 import os
+import re
 import shutil
 import threading
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import assets
 import live_figures
+import notebooks
 import numpy as np
 import pytest
 from live_kinds import KINDS, assert_equal_to_package
@@ -204,10 +206,9 @@ def test_mouse_moves_every_handle(visit, base, kind):
         page.mouse.up()
         assert check(page, kind) != before
         assert seen(page)[1] != words[1]
-        # The handle stays under the pointer.
-        np.testing.assert_allclose(center(handle), room(page, handle, x, y), atol=1.5) if (
-            handle.get_attribute("data-axes") == "xy"
-        ) else None
+        if handle.get_attribute("data-axes") == "xy":
+            # The handle stays under the pointer.
+            np.testing.assert_allclose(center(handle), room(page, handle, x, y), atol=1.5)
     assert seen(page)[0] != first[0]
     # once it is still, a screen reader hears the sentence
     page.wait_for_function(
@@ -248,19 +249,16 @@ def test_keys_move_every_handle_and_control(visit, base, kind):
     start = check(page, kind)
     for handle in page.locator(".mx-handle").all():
         steps = []
+        control = handle.locator("input").first
         for key in ("ArrowLeft", "Shift+ArrowLeft"):
-            handle.locator("input").first.focus()
-            before = center(handle)
-            spoken = handle.locator("input").first.get_attribute("aria-valuetext")
+            control.focus()
             page.keyboard.press("Home")
             settle(page)
-            home = center(handle)
+            home, spoken = center(handle), control.get_attribute("aria-valuetext")
             page.keyboard.press(key)
             check(page, kind)
             steps.append(np.subtract(center(handle), home))
-            assert handle.locator("input").first.get_attribute("aria-valuetext") != spoken or (
-                before != home
-            )
+            assert control.get_attribute("aria-valuetext") != spoken
         assert np.hypot(*steps[1]) > 2 * np.hypot(*steps[0]) > 0
         page.keyboard.press("Home")
         assert check(page, kind) == start
@@ -434,6 +432,50 @@ def test_of_two_figures_with_one_name_the_text_follows_the_last_moved(visit, bas
         shown = gates()
         assert shown[0] != shown[1]
         assert gate.inner_text() == shown[moved]
+
+
+def texts_and_figures(notebook):
+    """Return what the text of a notebook shows of its figures, {class: text}, and their HTML."""
+    cells = notebooks.read(notebook).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    outputs = (output for cell in cells for output in cell.get("outputs", []))
+    bundles = ("".join(output.get("data", {}).get("text/html", "")) for output in outputs)
+    html = [bundle for bundle in bundles if live_figures.MARK in bundle]
+    return re.findall(r'class="((?:live|scrub)-[^"]+)">([^<]*)</span>', prose), html
+
+
+WITH_FIGURES = [
+    path for path in sorted((notebooks.ROOT / "book").glob("*.ipynb")) if texts_and_figures(path)[1]
+]
+
+
+@pytest.mark.parametrize("notebook", WITH_FIGURES, ids=lambda path: path.stem)
+def test_numbers_of_the_text_are_those_of_the_figure_as_it_opens(visit, folder, notebook):
+    written, html = texts_and_figures(notebook)
+    # The figure has to write every number itself: one that it does not know would stay as it is.
+    spans = [f'<p><span class="{name}">not written</span></p>' for name, _ in written]
+    (folder / "text.html").write_text(document(*html, *spans), "utf-8")
+    page = visit(f"{folder.as_uri()}/text.html", **WIDE, **STILL)
+    page.wait_for_function(
+        "[...document.querySelectorAll('.mx-sentence')].every(s => s.textContent)"
+    )
+    shown = page.locator("main > p > span").evaluate_all(
+        "spans => spans.map(s => [s.className, s.textContent])"
+    )
+    assert [tuple(pair) for pair in shown] == written
+
+
+def test_a_region_inside_the_other_has_its_name_in_it(visit, base):
+    page = visit(f"{base}/selection_map.html", **WIDE, **STILL)
+    page.get_by_role("button", name="Wide around narrow").click()
+    check(page, "selection_map")
+    for k, name in enumerate(("1 selected", "2 selected")):
+        label = page.locator(".mx-region", has_text=name)
+        assert label.is_visible()
+        x, y = center(label)
+        page.mouse.click(x, y)  # a click brings the query there
+        settle(page)
+        assert int(np.argmax(model(page)[1]["gates"])) == k
 
 
 @pytest.mark.parametrize("view", [WIDE, PHONE], ids=["wide-light", "phone-dark"])

@@ -100,7 +100,7 @@ function build(stage) {
     }),
   );
   stage.preset("Equal variances", { covariances: [round(0.5), round(0.5)] });
-  stage.preset("Wide around narrow", { covariances: [round(0.25), round(1.5)], means: [[0.8, 0.3], [0, 0]], weights: [0.5, 0.5] });
+  stage.preset("Wide around narrow", { covariances: [round(0.25), round(1.5)], means: [[2, 0.5], [0, 0]], weights: [0.5, 0.5] });
   stage.preset("1 is rare", { weights: [0.02, 0.98], means: start.means, covariances: start.covariances });
 
   return (state, derived) => {
